@@ -1,0 +1,155 @@
+"""Attention keys and values of several rows in one buffer, left-aligned, with rollback by length.
+
+The buffer has no length of its own: each forward is told where its rows start (`Span`), so taking
+tokens back is starting the next forward earlier, and nothing is copied or rolled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from mtplx_kernel.caching.span import Span
+
+GROWTH = 256
+"""Buffers grow by at least this many positions, and by a quarter of what they hold."""
+
+
+class RaggedKVCache:
+    """What an mlx-lm attention layer needs of a cache, for the rows of the current span.
+
+    Parameters
+    ----------
+    slots
+        How many rows the buffer holds.
+    window
+        How many keys a token of this layer sees, its own included; None for all.
+
+    Notes
+    -----
+    A sliding-window layer keeps all keys and hides the old ones: a rotating buffer cannot take
+    tokens back once it has wrapped.
+    """
+
+    def __init__(self, slots: int, window: int | None = None) -> None:
+        self.slots = slots
+        self.window = window
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self._span: Span | None = None
+
+    def begin(self, span: Span) -> None:
+        """Set the rows of the next forward."""
+        self._span = span
+
+    def commit(self, whole: list[bool]) -> None:
+        """Nothing to do: positions past a row's length are overwritten by its next forward."""
+
+    @property
+    def span(self) -> Span:
+        """The rows of the current forward."""
+        if self._span is None:
+            raise RuntimeError("the cache was used outside a forward")
+        return self._span
+
+    @property
+    def offset(self) -> int | mx.array:
+        """Position of the first new token: a number for one row, else shape (rows,)."""
+        return self.span.offset
+
+    @property
+    def _first_key(self) -> int:
+        """The first position that one row's new tokens still see; batches show all keys."""
+        if self.window is None or self.span.rows > 1:
+            return 0
+        return max(0, self.span.starts[0] + 1 - self.window)
+
+    def make_mask(
+        self, n: int, window_size: int | None = None, return_array: bool = False
+    ) -> mx.array | str | None:
+        """The attention mask of the current forward, in mlx-lm's terms."""
+        span = self.span
+        window = self.window if window_size is None else window_size
+        hidden = window is not None and span.end - self._first_key > window
+        if span.rows == 1 and not hidden and not return_array:
+            return None if n == 1 else "causal"
+        return span.visible(window, self._first_key)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Store the new tokens' keys and values and return all that their rows hold.
+
+        Parameters
+        ----------
+        keys, values
+            Shape (rows, heads, width, dim).
+
+        Returns
+        -------
+        tuple of mx.array
+            Shape (rows, heads, keys, dim), ragged on the right where rows differ in length.
+        """
+        self.keys = self._store(self.keys, keys)
+        self.values = self._store(self.values, values)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """The current rows' keys and values, shape (rows, heads, keys, dim) each."""
+        assert self.keys is not None and self.values is not None
+        span, first = self.span, self._first_key
+        return (
+            self.keys[span.slots, :, first : span.end],
+            self.values[span.slots, :, first : span.end],
+        )
+
+    def _store(self, buffer: mx.array | None, new: mx.array) -> mx.array:
+        span = self.span
+        buffer = self._grown(buffer, new)
+        if span.rows == 1:
+            start = span.starts[0]
+            buffer[span.slots, :, start : start + new.shape[2]] = new
+            return buffer
+        index = mx.broadcast_to(span.positions[:, None, :, None], new.shape)
+        if span.rows == self.slots:
+            return mx.put_along_axis(buffer, index, new, axis=2)
+        buffer[span.slots] = mx.put_along_axis(buffer[span.slots], index, new, axis=2)
+        return buffer
+
+    def _grown(self, buffer: mx.array | None, new: mx.array) -> mx.array:
+        _, heads, _, dim = new.shape
+        held = 0 if buffer is None else buffer.shape[2]
+        if self.span.end <= held:
+            assert buffer is not None
+            return buffer
+        need = max(self.span.end, held + held // 4)
+        room = -(-need // GROWTH) * GROWTH - held
+        fresh = mx.zeros((self.slots, heads, room, dim), new.dtype)
+        return fresh if buffer is None else mx.concatenate([buffer, fresh], axis=2)
+
+    def clear(self, slot: int) -> None:
+        """Zero a slot: masked keys count as 0 times their value, and 0 times NaN is NaN."""
+        if self.keys is not None and self.values is not None:
+            self.keys[slot] = mx.zeros_like(self.keys[slot])
+            self.values[slot] = mx.zeros_like(self.values[slot])
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The arrays to evaluate after a forward."""
+        return [a for a in (self.keys, self.values) if a is not None]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(a.nbytes for a in self.arrays)
+
+    def contents(self, slot: int, length: int) -> list[mx.array]:
+        """A row's first `length` keys and values, for comparisons."""
+        return [a[slot, :, :length] for a in self.arrays]
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def state(self) -> Any:
+        """The buffers, as mlx-lm's own caches show them."""
+        return self.keys, self.values

@@ -1,0 +1,139 @@
+"""A model's caches for a number of slots: built from what mlx-lm makes, or kept as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
+
+from mtplx_kernel.caching.ragged import RaggedKVCache
+from mtplx_kernel.caching.recurrent import RecurrentCache
+from mtplx_kernel.caching.span import Span
+
+
+class UnsupportedCache(Exception):
+    """A layer keeps a kind of cache that cannot take tokens back."""
+
+
+class SlotCaches:
+    """Ragged caches of all layers, over a number of slots.
+
+    Parameters
+    ----------
+    model
+        An mlx-lm model.
+    slots
+        How many rows are held.
+
+    Raises
+    ------
+    UnsupportedCache
+        If a layer's cache has no ragged counterpart.
+    """
+
+    rollback = True
+
+    def __init__(self, model: Any, slots: int = 1) -> None:
+        self.slots = slots
+        self.layers = [_counterpart(cache, slots) for cache in make_prompt_cache(model)]
+        self._leaves = list(_leaves(self.layers))
+        self.recurrent = any(isinstance(leaf, RecurrentCache) for leaf in self._leaves)
+
+    def begin(self, span: Span) -> list[Any]:
+        """Set the rows of the next forward and return what the model takes as its cache."""
+        for leaf in self._leaves:
+            leaf.begin(span)
+        return self.layers
+
+    def commit(self, whole: list[bool]) -> None:
+        """End a forward; `whole` says for each row whether every token it fed was right."""
+        for leaf in self._leaves:
+            leaf.commit(whole)
+
+    def clear(self, slot: int) -> None:
+        """Wipe a slot whose row may have left values that are not finite."""
+        for leaf in self._leaves:
+            leaf.clear(slot)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """All arrays, to evaluate after a forward."""
+        return [array for leaf in self._leaves for array in leaf.arrays]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(leaf.nbytes for leaf in self._leaves)
+
+    def contents(self, slot: int, length: int) -> list[mx.array]:
+        """Everything a row of `length` tokens has in the caches, for comparisons."""
+        return [array for leaf in self._leaves for array in leaf.contents(slot, length)]
+
+
+class StockCaches:
+    """mlx-lm's own caches, for one row that never takes a token back: enough for mode ar."""
+
+    rollback = False
+    recurrent = False
+    slots = 1
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.layers: list[Any] = []
+
+    def begin(self, span: Span) -> list[Any]:
+        """Start anew where the row starts, else go on."""
+        if span.starts[0] == 0:
+            self.layers = make_prompt_cache(self._model)
+        return self.layers
+
+    def commit(self, whole: list[bool]) -> None:
+        """Refuse to go back."""
+        if not all(whole):
+            raise UnsupportedCache("these caches cannot take a token back")
+
+    def clear(self, slot: int) -> None:
+        """Forget the row."""
+        self.layers = []
+
+    @property
+    def arrays(self) -> list[Any]:
+        """All states, to evaluate after a forward."""
+        return [layer.state for layer in self.layers if not layer.empty()]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(layer.nbytes for layer in self.layers if not layer.empty())
+
+
+Caches = SlotCaches | StockCaches
+
+
+def _counterpart(cache: Any, slots: int) -> Any:
+    kind = type(cache)
+    if kind is KVCache:
+        return RaggedKVCache(slots)
+    if kind is RotatingKVCache and cache.keep == 0:
+        return RaggedKVCache(slots, window=cache.max_size)
+    if kind is ArraysCache:
+        return RecurrentCache(len(cache.cache), slots)
+    if kind is CacheList:
+        return CacheList(*(_counterpart(inner, slots) for inner in cache.caches))
+    raise UnsupportedCache(f"a layer uses {kind.__name__}, which cannot take tokens back")
+
+
+def _leaves(caches: list[Any]) -> Iterator[Any]:
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            yield from _leaves(list(cache.caches))
+        else:
+            yield cache

@@ -1,0 +1,1 @@
+"""The decode step: propose, verify, accept, commit."""

@@ -1,0 +1,203 @@
+"""What a request may ask of the decode step: sampling, stopping, mode. Plain data, no MLX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+from mtplx_kernel.errors import InvalidRequest
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+MAX_DEPTH = 16
+MAX_SEED = 2**64 - 1
+
+
+class GenerationMode(StrEnum):
+    """How a request turns forwards into tokens."""
+
+    MTP = "mtp"
+    """Draft and verify: several tokens a forward, the same tokens as `AR`."""
+    AR = "ar"
+    """Target only: one token a forward."""
+
+
+class Acceptance(StrEnum):
+    """How drafts are held against the target."""
+
+    COUPLED = "coupled"
+    """A draft is accepted iff it equals the target's own draw at that position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """One request's sampling, stopping and drafting options.
+
+    Filters apply in mlx-lm's order: penalties, then top-p, min-p and top-k on the distribution at
+    temperature 1, then the temperature.
+
+    Parameters
+    ----------
+    max_tokens
+        Most tokens to generate, at least 1.
+    temperature
+        0 is greedy.
+    top_k
+        Keep the k likeliest tokens; 0 keeps all.
+    top_p
+        Keep the smallest set of likeliest tokens with this much mass; 1 keeps all.
+    min_p
+        Keep tokens at least this fraction as likely as the likeliest; 0 keeps all.
+    repetition_penalty
+        Divides (or, where negative, multiplies) the logits of recent tokens; 1 is off.
+    presence_penalty, frequency_penalty
+        Subtracted from the logits of recent tokens, once or for each occurrence; 0 is off.
+    penalty_context
+        How many preceding tokens (of prompt and output) the penalties look at.
+    seed
+        Noise at position t depends on (seed, t) alone. None draws a seed, which the stats report.
+    stop
+        Strings that end the text; they are not part of it.
+    stop_token_ids
+        Ids that end the text, beside the model's own end tokens.
+    ignore_eos
+        Go on past the model's own end tokens (for measurements).
+    mode
+        None takes the engine's default.
+    depth
+        Drafts a cycle in mode mtp, 0 to 16; None lets the engine choose.
+    acceptance
+        How drafts are verified.
+
+    Raises
+    ------
+    InvalidRequest
+        At construction, if a value is of the wrong type or out of range.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_context: int = 20
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    mode: GenerationMode | None = None
+    depth: int | None = None
+    acceptance: Acceptance = Acceptance.COUPLED
+
+    def __post_init__(self) -> None:
+        _whole("max_tokens", self.max_tokens, 1, None)
+        _number("temperature", self.temperature, 0.0, 100.0)
+        _whole("top_k", self.top_k, 0, None)
+        _number("top_p", self.top_p, 0.0, 1.0, above=True)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        _number("presence_penalty", self.presence_penalty, -100.0, 100.0)
+        _number("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
+        _whole("penalty_context", self.penalty_context, 1, None)
+        if self.seed is not None:
+            _whole("seed", self.seed, 0, MAX_SEED)
+        if self.depth is not None:
+            _whole("depth", self.depth, 0, MAX_DEPTH)
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequest(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
+        self._set("stop", _strings(self.stop))
+        self._set("stop_token_ids", _ids(self.stop_token_ids))
+        self._set("acceptance", _choice("acceptance", self.acceptance, Acceptance))
+        if self.mode is not None:
+            self._set("mode", _choice("mode", self.mode, GenerationMode))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the target token is the argmax."""
+        return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits depend on the preceding tokens beyond the model itself."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of all options, in order."""
+        return tuple(f.name for f in fields(cls))
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Self:
+        """Build from keyword options, refusing unknown names.
+
+        Raises
+        ------
+        InvalidRequest
+            For an unknown name or a bad value.
+        """
+        unknown = sorted(set(options) - set(cls.names()))
+        if unknown:
+            raise InvalidRequest(
+                f"unknown option {unknown[0]!r}; allowed: {', '.join(cls.names())}"
+            )
+        return cls(**options)
+
+
+def _whole(name: str, value: object, low: int, high: int | None) -> None:
+    allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} must be a whole number {allowed}, not {value!r}")
+    if value < low or (high is not None and value > high):
+        raise InvalidRequest(f"{name} must be a whole number {allowed}, not {value}")
+
+
+def _number(name: str, value: object, low: float, high: float, above: bool = False) -> None:
+    allowed = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"{name} must be a number {allowed}, not {value!r}")
+    if not math.isfinite(value) or value > high or value < low or (above and value == low):
+        raise InvalidRequest(f"{name} must be a number {allowed}, not {value}")
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    items: Iterable[object] = (value,) if isinstance(value, str) else _listed("stop", value)
+    strings = tuple(items)
+    for item in strings:
+        if not isinstance(item, str) or not item:
+            raise InvalidRequest(f"stop must be non-empty strings, not {item!r}")
+    return strings  # type: ignore[return-value]
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    ids = tuple(_listed("stop_token_ids", value))
+    for item in ids:
+        if isinstance(item, bool) or not isinstance(item, int) or item < 0:
+            raise InvalidRequest(f"stop_token_ids must be token ids of at least 0, not {item!r}")
+    return ids  # type: ignore[return-value]
+
+
+def _listed(name: str, value: object) -> Iterable[object]:
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise InvalidRequest(f"{name} must be a list, not {value!r}")
+    return value
+
+
+def _choice(name: str, value: object, kind: type[Choice]) -> Choice:
+    try:
+        return kind(value)  # type: ignore[arg-type]
+    except ValueError:
+        allowed = ", ".join(kind)
+        raise InvalidRequest(f"{name} must be one of {allowed}, not {value!r}") from None

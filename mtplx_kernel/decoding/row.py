@@ -1,0 +1,74 @@
+"""A row: one request inside the decode step, with its ids and where its caches stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.decoding.text import TextStream
+
+DEFAULT_DEPTH = 4
+
+
+@dataclass(slots=True)
+class Row:
+    """The state of one request between cycles.
+
+    Attributes
+    ----------
+    ids
+        Prompt and output.
+    prompt_length
+        How many of them are the prompt.
+    committed
+        How many the caches hold; the rest is pending.
+    context_length
+        Most ids the model can take.
+    slot
+        Where in the caches the row lives.
+    """
+
+    request_id: str
+    ids: list[int]
+    params: SamplingParams
+    seed: int
+    mode: GenerationMode
+    end_ids: frozenset[int]
+    context_length: int
+    text: TextStream
+    slot: int = 0
+    committed: int = 0
+    prompt_length: int = field(init=False)
+    draft_error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.ids)
+
+    @property
+    def pending(self) -> list[int]:
+        """Known ids that the caches do not hold yet; at least one."""
+        return self.ids[self.committed :]
+
+    @property
+    def output(self) -> list[int]:
+        """The ids produced so far."""
+        return self.ids[self.prompt_length :]
+
+    @property
+    def prefill_left(self) -> int:
+        """Prompt tokens to feed before the first decode cycle, which takes the last one."""
+        return max(0, self.prompt_length - 1 - self.committed)
+
+    @property
+    def room(self) -> int:
+        """How many more tokens the row may produce."""
+        produced = len(self.ids) - self.prompt_length
+        return min(self.params.max_tokens - produced, self.context_length - len(self.ids))
+
+    @property
+    def depth(self) -> int:
+        """Most drafts of the next cycle: one of its tokens needs no draft."""
+        if self.mode is GenerationMode.AR:
+            return 0
+        wanted = DEFAULT_DEPTH if self.params.depth is None else self.params.depth
+        return max(0, min(wanted, self.room - 1))

@@ -1,0 +1,177 @@
+"""Where streamed text goes: printed, rendered as Markdown, or kept silent."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.display import DisplayHandle
+
+UPDATE_INTERVAL_S = 0.1
+FLUSH_INTERVAL_S = 0.1
+
+
+class Sink(Protocol):
+    """Takes the pieces of one answer as they come."""
+
+    text: str
+    """What it was given so far."""
+
+    def write(self, piece: str) -> None:
+        """Take a piece of text."""
+
+    def close(self) -> None:
+        """Show what is still held back; nothing follows."""
+
+
+class SilentSink:
+    """Shows nothing."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, piece: str) -> None:
+        """Take a piece of text."""
+        self.text += piece
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+class PrintSink:
+    """Prints the text as it comes, and ends its last line.
+
+    Parameters
+    ----------
+    flush_interval_s
+        The least time between two flushes, in seconds: in a kernel each one is a message.
+    now
+        The clock, in seconds.
+    """
+
+    def __init__(
+        self, flush_interval_s: float = 0.0, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.text = ""
+        self._interval = flush_interval_s
+        self._now = now
+        self._flushed = float("-inf")
+
+    def write(self, piece: str) -> None:
+        """Print a piece of text."""
+        # A flush takes a while and an interrupt may end it: what was written is noted before it.
+        print(piece, end="")
+        self.text += piece
+        if self._now() - self._flushed >= self._interval:
+            sys.stdout.flush()
+            self._flushed = self._now()
+
+    def close(self) -> None:
+        """End the last line."""
+        if self.text:
+            print(end="" if self.text.endswith("\n") else "\n", flush=True)
+
+
+class WholeSink:
+    """Prints the text once, at the end (`MtplxMagics.stream = False`)."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, piece: str) -> None:
+        """Take a piece of text."""
+        self.text += piece
+
+    def close(self) -> None:
+        """Print all of it."""
+        if self.text:
+            print(self.text, end="" if self.text.endswith("\n") else "\n", flush=True)
+
+
+class MarkdownSink:
+    """Renders the text in one output that it updates, at most ten times a second.
+
+    Parameters
+    ----------
+    live
+        Whether to show the text before it is complete.
+    now
+        The clock, in seconds.
+    """
+
+    def __init__(self, live: bool = True, now: Callable[[], float] = time.perf_counter) -> None:
+        self.text = ""
+        self._live = live
+        self._now = now
+        self._handle: DisplayHandle | None = None
+        self._shown = ""
+        self._updated = float("-inf")
+
+    def write(self, piece: str) -> None:
+        """Take a piece of text; show it if the last update is long enough ago."""
+        self.text += piece
+        if self._live and self.text.strip() and self._now() - self._updated >= UPDATE_INTERVAL_S:
+            self._show()
+
+    def close(self) -> None:
+        """Show the complete text."""
+        if self.text.strip() and self._shown != self.text:
+            self._show()
+
+    def _show(self) -> None:
+        from IPython.display import DisplayHandle
+
+        bundle = {"text/markdown": self.text, "text/plain": self.text}
+        if self._handle is None:
+            self._handle = DisplayHandle()
+            self._handle.display(bundle, raw=True)
+        else:
+            self._handle.update(bundle, raw=True)
+        self._shown = self.text
+        self._updated = self._now()
+
+
+def has_front_end(shell: InteractiveShell) -> bool:
+    """Whether outputs go out as messages (a kernel), so that they can be rich and be updated."""
+    return getattr(shell, "kernel", None) is not None
+
+
+def sink_for(shell: InteractiveShell, *, quiet: bool, markdown: bool, stream: bool) -> Sink:
+    """The sink for this host and these wishes."""
+    if quiet:
+        return SilentSink()
+    if markdown and has_front_end(shell):
+        return MarkdownSink(live=stream)
+    if not stream:
+        return WholeSink()
+    return PrintSink(FLUSH_INTERVAL_S if has_front_end(shell) else 0.0)
+
+
+class QuietResults:
+    """A display hook that can pass over one value: a result asked for with ``--quiet`` or ``;``.
+
+    The value is still what the magic returns, so it can be assigned.
+
+    Parameters
+    ----------
+    hook
+        The shell's own display hook, which shows everything else.
+    """
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self.hook = hook
+        self._silent: object = None
+
+    def silence(self, value: object) -> None:
+        """Do not show `value` if it is the next to be shown."""
+        self._silent = value
+
+    def __call__(self, result: object = None) -> None:
+        """Show `result`, unless it is the one to pass over."""
+        silent, self._silent = self._silent, None
+        if result is None or result is not silent:
+            self.hook(result)

@@ -1,0 +1,1 @@
+"""The engine: requests in, one owner thread that runs the model, results out."""

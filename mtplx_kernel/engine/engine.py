@@ -1,0 +1,392 @@
+"""The engine's public face: load a model, submit requests from any thread, close it."""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import anyio
+import anyio.to_thread
+
+from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.engine.ledger import Ledger
+from mtplx_kernel.engine.owner import Owner
+from mtplx_kernel.engine.prompts import Prompt, PromptEncoder
+from mtplx_kernel.engine.request import FinishReason, Generation, Handle, Request
+from mtplx_kernel.engine.status import describe
+from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
+from mtplx_kernel.errors import (
+    EngineClosed,
+    InvalidRequest,
+    MTPLXError,
+    QueueFull,
+    RequestTimeout,
+)
+from mtplx_kernel.models import catalog
+from mtplx_kernel.scheduling.modes import make_policy
+
+QUEUE_LIMIT = 256
+TokenCallback = Callable[[int, str], None]
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine:
+    """A loaded model with its queue. Make one with `mtplx_kernel.load`.
+
+    Every method may be called from any thread. Options of a request are those of
+    `mtplx_kernel.SamplingParams`, and besides: `raw` (no chat template), `system` (a system
+    message) and `on_token` (called on the engine's thread with each id and its text).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        mode: str | None = None,
+        scheduler: str = "serial",
+        queue_limit: int = QUEUE_LIMIT,
+        progress: bool = True,
+    ) -> None:
+        if isinstance(queue_limit, bool) or not isinstance(queue_limit, int) or queue_limit < 1:
+            raise InvalidRequest(f"queue_limit must be at least 1, not {queue_limit!r}")
+        policy = make_policy(scheduler)
+        wanted = SamplingParams(mode=mode).mode  # type: ignore[arg-type]
+        self.timeline = Timeline()
+        self.scheduler = policy.name
+        self._ledger = Ledger(queue_limit)
+        source = catalog.resolve(name, progress=progress)
+        self._owner = Owner(source.path, source.name, policy, self._die)
+        loaded = self._owner.wait_until_loaded()
+        self.facts = loaded.facts
+        self.tokenizer = loaded.tokenizer
+        self._encoder = PromptEncoder(loaded.tokenizer, loaded.facts)
+        self._mode = wanted or self._best_mode
+        try:
+            self._checked_mode(wanted)
+        except InvalidRequest:
+            self.close()
+            raise
+        _open_engines.add(self)
+
+    @property
+    def name(self) -> str:
+        """The model's name, as it was asked for."""
+        return self.facts.name
+
+    @property
+    def mode(self) -> str:
+        """The generation mode of requests that name none."""
+        return str(self._mode)
+
+    @property
+    def mode_reason(self) -> str | None:
+        """Why mode mtp is not to be had; None where it is."""
+        why = self.facts.rollback_reason
+        return None if why is None else f"{self.name} runs in mode ar only: {why}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine takes no more requests."""
+        return self._ledger.state != "running"
+
+    def generate(
+        self, prompt: Prompt, *, timeout: float | None = None, **options: Any
+    ) -> Generation:
+        """Run one request to its end.
+
+        Parameters
+        ----------
+        prompt
+            Text (one user message, unless `raw`), messages, or token ids.
+        timeout
+            Seconds; a request that takes longer is cancelled.
+        **options
+            See the class.
+
+        Raises
+        ------
+        InvalidRequest, QueueFull, EngineClosed
+            Before any work.
+        RequestFailed, RequestTimeout
+            If it ends with an error, or not in time.
+        """
+        handle = self.submit(prompt, **options)
+        try:
+            return handle.result(timeout)
+        except RequestTimeout:
+            handle.cancel()
+            raise RequestTimeout(f"cancelled: no result after {timeout:g} s") from None
+        except KeyboardInterrupt:
+            handle.cancel(FinishReason.INTERRUPTED)
+            raise
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
+        """Run one request and yield its text as it comes; closing the iterator cancels it.
+
+        Raises
+        ------
+        InvalidRequest, QueueFull, EngineClosed
+            At the call, before any work.
+        RequestFailed
+            While iterating, after the text that came before the error.
+        """
+        return _streamed(self.submit(prompt, **options))
+
+    async def agenerate(self, prompt: Prompt, **options: Any) -> Generation:
+        """Run one request without blocking the event loop; cancelling the task cancels it."""
+        handle = self.submit(prompt, **options)
+        async with _cancelled_with_task(handle):
+            # One thread a waiting request: the queue is bounded, so these are too.
+            limiter = anyio.CapacityLimiter(1)
+            return await anyio.to_thread.run_sync(
+                handle.result, limiter=limiter, abandon_on_cancel=True
+            )
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], **options: Any
+    ) -> list[Generation | MTPLXError]:
+        """Run several requests, each ending on its own.
+
+        Parameters
+        ----------
+        prompts
+            As for `generate`; there may be more than the queue holds.
+
+        Returns
+        -------
+        list
+            In order: each prompt's result, or the error that ended or refused it.
+
+        Raises
+        ------
+        InvalidRequest, EngineClosed
+            If the options or the engine rule all of them out.
+        """
+        self._ledger.check_open()
+        self._params(_sampling(options))
+        entries: list[Handle | MTPLXError] = []
+        try:
+            for prompt in prompts:
+                entries.append(self._submit_when_room(prompt, options, entries))
+            return [_outcome(entry) for entry in entries]
+        except BaseException:
+            for entry in entries:
+                if isinstance(entry, Handle):
+                    entry.cancel(FinishReason.INTERRUPTED)
+            raise
+
+    def submit(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        on_token: TokenCallback | None = None,
+        **options: Any,
+    ) -> Handle:
+        """Queue a request and return at once.
+
+        Raises
+        ------
+        InvalidRequest
+            If the prompt or an option is wrong.
+        QueueFull
+            If as many requests wait as may.
+        EngineClosed
+            If the engine was closed or died.
+        """
+        self._ledger.check_open()
+        params = self._params(options)
+        ids = self._encoder.encode(prompt, raw=raw, system=system)
+        return self._ledger.open(
+            lambda request_id: self._handle(request_id, ids, params, on_token),
+            lambda handle: self._owner.post(lambda runner: runner.submit(handle)),
+        )
+
+    def configure(self, *, mode: str | None = None, scheduler: str | None = None) -> None:
+        """Change defaults of requests to come; what runs is not touched.
+
+        Parameters
+        ----------
+        mode
+            The generation mode of requests that name none: "mtp" or "ar".
+        scheduler
+            The scheduler mode.
+
+        Raises
+        ------
+        InvalidRequest
+            If one of them is unknown or cannot be had here; then nothing is changed.
+        """
+        self._ledger.check_open()
+        if scheduler is not None:
+            make_policy(scheduler)
+        if mode is not None:
+            self._mode = self._checked_mode(SamplingParams(mode=mode).mode)  # type: ignore[arg-type]
+
+    def status(self) -> dict[str, Any]:
+        """What is loaded and what is in force, as plain data."""
+        waiting, running = self._ledger.counts()
+        return {
+            "state": self._ledger.state,
+            "reason": self._ledger.reason,
+            **describe(self.facts, self._owner.runner),
+            "mode": self.mode,
+            "mode_reason": self.mode_reason,
+            "queue": {"waiting": waiting, "limit": self._ledger.limit},
+            "running": running,
+        }
+
+    def close(self, *, drain: bool = False) -> None:
+        """Let the model go. Closing twice does nothing.
+
+        Parameters
+        ----------
+        drain
+            Finish the requests that were submitted; otherwise they end as cancelled, with the
+            text that they have.
+        """
+        open_handles = self._ledger.shut("closed", "it was closed")
+        if drain:
+            for handle in open_handles:
+                _outcome(handle)
+        self._owner.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = self._ledger.state
+        return f"<Engine {self.name}: mode {self.mode}, scheduler {self.scheduler}, {state}>"
+
+    def _submit_when_room(
+        self, prompt: Prompt, options: dict[str, Any], earlier: list[Handle | MTPLXError]
+    ) -> Handle | MTPLXError:
+        """Submit; where the queue is full, wait for the batch's own earlier requests."""
+        while True:
+            try:
+                return self.submit(prompt, **options)
+            except QueueFull as error:
+                ours = (e for e in earlier if isinstance(e, Handle) and not e.done)
+                oldest = next(ours, None)
+                if oldest is None:
+                    return error
+                oldest.wait()
+            except MTPLXError as error:
+                return error
+
+    @property
+    def _best_mode(self) -> GenerationMode:
+        return GenerationMode.AR if self.facts.rollback_reason else GenerationMode.MTP
+
+    def _checked_mode(self, mode: GenerationMode | None) -> GenerationMode:
+        if mode is GenerationMode.MTP and self.mode_reason is not None:
+            raise InvalidRequest(f"mode mtp cannot be had: {self.mode_reason}")
+        return self._mode if mode is None else mode
+
+    def _params(self, options: dict[str, Any]) -> SamplingParams:
+        params = SamplingParams.of(options)
+        self._checked_mode(params.mode)
+        return params
+
+    def _handle(
+        self,
+        request_id: str,
+        ids: tuple[int, ...],
+        params: SamplingParams,
+        on_token: TokenCallback | None,
+    ) -> Handle:
+        request = Request(
+            request_id=request_id,
+            prompt_ids=ids,
+            params=params,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            mode=self._checked_mode(params.mode),
+            on_token=on_token,
+        )
+        window = DecodeWindow(request_id, time.perf_counter(), prompt_tokens=len(ids))
+        self.timeline.open(window)
+        handle = Handle(request, window)
+        handle.attach(
+            wake=lambda: self._owner.post(lambda runner: runner.cancel(request_id)),
+            forget=lambda: self._ledger.forget(request_id),
+        )
+        return handle
+
+    def _die(self, reason: str) -> None:
+        for handle in self._ledger.shut("dead", reason):
+            handle.fail(EngineClosed(reason))
+
+
+def load(
+    name: str,
+    *,
+    mode: str | None = None,
+    scheduler: str = "serial",
+    queue_limit: int = QUEUE_LIMIT,
+    progress: bool = True,
+) -> Engine:
+    """Load a model and start its engine.
+
+    Parameters
+    ----------
+    name
+        A catalog name (`%mtplx models` lists them), a local mlx-lm folder, or a hub id.
+    mode
+        The default generation mode; None takes "mtp" where the model can.
+    scheduler
+        The scheduler mode.
+    queue_limit
+        How many requests may wait.
+    progress
+        Show a progress bar while something is downloaded.
+
+    Raises
+    ------
+    ModelNotFound, ModelUnusable, InvalidRequest
+        If there is no such model, it is damaged or unknown to mlx-lm, or an option is wrong.
+    """
+    return Engine(name, mode=mode, scheduler=scheduler, queue_limit=queue_limit, progress=progress)
+
+
+def _sampling(options: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in options.items() if k not in ("raw", "system", "on_token")}
+
+
+def _outcome(entry: Handle | MTPLXError) -> Generation | MTPLXError:
+    if isinstance(entry, MTPLXError):
+        return entry
+    try:
+        return entry.result()
+    except MTPLXError as error:
+        return error
+
+
+def _streamed(handle: Handle) -> Iterator[str]:
+    try:
+        yield from handle.pieces()
+        handle.result()
+    finally:
+        handle.cancel()
+
+
+@asynccontextmanager
+async def _cancelled_with_task(handle: Handle) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        handle.cancel()
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_open_engines):
+        engine.close()

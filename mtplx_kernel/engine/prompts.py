@@ -1,0 +1,133 @@
+"""From what a user writes to token ids: text, chat messages or ids, checked before any work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.models.load import ModelFacts
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[Message] | Sequence[int]
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class PromptEncoder:
+    """Encodes prompts for one model. Safe to use from any thread.
+
+    Parameters
+    ----------
+    tokenizer
+        The model's, as mlx-lm wraps it.
+    facts
+        The model's limits.
+    """
+
+    def __init__(self, tokenizer: Any, facts: ModelFacts) -> None:
+        self._tokenizer = tokenizer
+        self._facts = facts
+        self._lock = threading.Lock()
+
+    def encode(
+        self, prompt: Prompt, *, raw: bool = False, system: str | None = None
+    ) -> tuple[int, ...]:
+        """Token ids of a prompt.
+
+        Parameters
+        ----------
+        prompt
+            Text, messages with `role` and `content`, or ids. Text becomes one user message where
+            the model has a chat template, unless `raw`.
+        system
+            A system message to put first.
+
+        Raises
+        ------
+        InvalidRequest
+            If the prompt is empty, too long, of no known shape, or refused by the chat template.
+        """
+        with self._lock:
+            ids = self._ids(prompt, raw, system)
+        limit = self._facts.context_length - 1
+        if not ids:
+            raise InvalidRequest("the prompt is empty: give at least one token")
+        if len(ids) > limit:
+            raise InvalidRequest(
+                f"the prompt has {len(ids)} tokens; {self._facts.name} takes at most {limit} "
+                "(its context, less one token to generate): shorten it"
+            )
+        return tuple(ids)
+
+    def _ids(self, prompt: Prompt, raw: bool, system: str | None) -> list[int]:
+        if isinstance(prompt, str):
+            return self._from_text(prompt, raw, system)
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+            raise _shape(prompt)
+        if not prompt:
+            return []
+        if all(isinstance(item, Mapping) for item in prompt):
+            if raw:
+                raise InvalidRequest("raw takes text or ids, not chat messages")
+            return self._from_messages(list(prompt), system)  # type: ignore[arg-type]
+        if system is not None:
+            raise InvalidRequest("a system message cannot be put before token ids")
+        return self._checked_ids(prompt)
+
+    def _from_text(self, text: str, raw: bool, system: str | None) -> list[int]:
+        if not text.strip():
+            return []
+        if not raw and self._tokenizer.has_chat_template:
+            return self._from_messages([{"role": "user", "content": text}], system)
+        if system is not None:
+            why = (
+                "raw prompts take" if raw else f"{self._facts.name} has no chat template, so takes"
+            )
+            raise InvalidRequest(f"{why} no system message: write it into the prompt")
+        bos = self._tokenizer.bos_token
+        special = bos is None or not text.startswith(bos)
+        return list(self._tokenizer.encode(text, add_special_tokens=special))
+
+    def _from_messages(self, messages: list[Message], system: str | None) -> list[int]:
+        if not self._tokenizer.has_chat_template:
+            raise InvalidRequest(
+                f"{self._facts.name} has no chat template: give the prompt as text"
+            )
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
+        for message in messages:
+            _check_message(message)
+        try:
+            return list(
+                self._tokenizer.apply_chat_template(
+                    [dict(m) for m in messages], add_generation_prompt=True
+                )
+            )
+        except Exception as error:  # templates are programs and raise what they like
+            cause = " ".join(str(error).split())
+            raise InvalidRequest(f"the model's chat template refuses: {cause}") from error
+
+    def _checked_ids(self, ids: Sequence[Any]) -> list[int]:
+        size = self._facts.vocabulary
+        for item in ids:
+            if isinstance(item, bool) or not isinstance(item, int):
+                raise _shape(ids)
+            if not 0 <= item < size:
+                raise InvalidRequest(f"token id {item} is not in the vocabulary: 0 to {size - 1}")
+        return list(ids)
+
+
+def _check_message(message: Message) -> None:
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES:
+        raise InvalidRequest(f"a message's role must be one of {', '.join(ROLES)}, not {role!r}")
+    if not isinstance(content, str):
+        raise InvalidRequest(f"a message's content must be text, not {type(content).__name__}")
+
+
+def _shape(prompt: object) -> InvalidRequest:
+    return InvalidRequest(
+        "a prompt is text, a list of messages with role and content, or a list of token ids, "
+        f"not {type(prompt).__name__}"
+    )

@@ -1,0 +1,190 @@
+"""Requests in, tokens out, one quantum at a time: all that the owner thread does with the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from mtplx_kernel.decoding.drafting import LookupDrafter
+from mtplx_kernel.decoding.row import Row
+from mtplx_kernel.decoding.step import DecodeStep, Outcome
+from mtplx_kernel.decoding.text import TextStream
+from mtplx_kernel.engine.request import FinishReason, Generation, GenerationStats, Handle
+from mtplx_kernel.models import blas
+from mtplx_kernel.models.load import LoadedModel
+from mtplx_kernel.models.threads import pinned_threads
+from mtplx_kernel.scheduling.policy import Arrival, Decode, Policy, Prefill, Quantum
+
+
+@dataclass(slots=True)
+class Job:
+    """A request on the owner thread: its handle, and its row once it is admitted."""
+
+    handle: Handle
+    row: Row
+
+
+class Runner:
+    """Runs quanta and tells each handle what happened. Used on the owner thread only.
+
+    Parameters
+    ----------
+    loaded
+        The model.
+    policy
+        Says what runs next.
+    clock
+        Seconds of one monotonic clock.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        policy: Policy,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._loaded = loaded
+        self._policy = policy
+        self._clock = clock
+        drafter = LookupDrafter() if loaded.caches.rollback else None
+        self.step = DecodeStep(loaded.target, loaded.caches, drafter)
+        self.jobs: dict[str, Job] = {}
+        self.memory_bytes = int(mx.get_active_memory())
+        self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)
+
+    @property
+    def thread_reason(self) -> str | None:
+        """Why fewer BLAS threads are in use than at load, or None."""
+        return self._governor.reason
+
+    def submit(self, handle: Handle) -> None:
+        """Queue a request."""
+        request, facts = handle.request, self._loaded.facts
+        end_ids = frozenset(request.params.stop_token_ids)
+        if not request.params.ignore_eos:
+            end_ids |= facts.end_ids
+        row = Row(
+            request_id=request.request_id,
+            ids=list(request.prompt_ids),
+            params=request.params,
+            seed=request.seed,
+            mode=request.mode,
+            end_ids=end_ids,
+            context_length=facts.context_length,
+            text=TextStream(self._loaded.tokenizer, request.prompt_ids, request.params.stop),
+        )
+        self.jobs[request.request_id] = Job(handle, row)
+        self._policy.arrive(Arrival(request.request_id, row.prefill_left), self._clock())
+
+    def cancel(self, request_id: str) -> None:
+        """End a request for the reason its handle gives; one that has ended is left alone."""
+        job = self.jobs.get(request_id)
+        if job is not None and job.handle.cancel_reason is not None:
+            self._end(job, job.handle.cancel_reason)
+
+    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        """End every open request."""
+        for job in list(self.jobs.values()):
+            self._end(job, reason, error)
+
+    def run_next(self) -> bool:
+        """Run one quantum; False if there was none."""
+        quantum = self._policy.next(self._clock())
+        if quantum is None:
+            return False
+        jobs = [self.jobs[i] for i in _members(quantum)]
+        for job in jobs:
+            window = job.handle.window
+            if window.admitted is None:
+                window.admitted = window.prefill_started = self._clock()
+        try:
+            outcomes = self._forward(quantum, [job.row for job in jobs])
+        except Exception as error:  # whatever a forward raises ends its rows, and only those
+            cause = f"the forward failed: {type(error).__name__}: {error}"
+            for job in jobs:
+                self._end(job, FinishReason.ERROR, cause, wipe=True)
+        else:
+            for outcome in outcomes:
+                self._deliver(self.jobs[outcome.row.request_id], outcome)
+        return True
+
+    def snapshot(self) -> dict[str, Any]:
+        """The scheduler mode in force and its telemetry, as plain data."""
+        return {"mode": self._policy.name, self._policy.name: self._policy.snapshot()}
+
+    @property
+    def drafters(self) -> list[str]:
+        """Names of what drafts."""
+        return [] if self.step.drafter is None else [self.step.drafter.name]
+
+    def _forward(self, quantum: Quantum, rows: list[Row]) -> list[Outcome]:
+        start = self._clock()
+        if isinstance(quantum, Prefill):
+            self.step.prefill(rows[0], quantum.tokens)
+            return []
+        width = sum(len(row.pending) for row in rows)
+        outcomes = self.step.cycle(rows)
+        shape = (len(rows), width + sum(o.drafted for o in outcomes), len(rows[0].ids) // 512)
+        before = self._governor.threads
+        threads = self._governor.observe(shape, self._clock() - start)
+        if threads != before:
+            blas.set_threads(threads)
+        return outcomes
+
+    def _deliver(self, job: Job, outcome: Outcome) -> None:
+        handle, window = job.handle, job.handle.window
+        if outcome.tokens and window.first_token is None:
+            window.first_token = self._clock()
+        window.record_cycle(outcome.drafted, outcome.accepted)
+        try:
+            for token in outcome.tokens:
+                window.completion_tokens += 1
+                if token.text:
+                    handle.push(token.text)
+                if handle.request.on_token is not None:
+                    handle.request.on_token(token.id, token.text)
+        except Exception as error:  # the caller's own code failed: that ends this request alone
+            cause = f"the on_token callback raised {type(error).__name__}: {error}"
+            self._end(job, FinishReason.ERROR, cause)
+            return
+        if outcome.error is not None:
+            self._end(job, FinishReason.ERROR, outcome.error, wipe=True)
+        elif outcome.ended is not None:
+            self._end(job, FinishReason(outcome.ended))
+
+    def _end(
+        self, job: Job, reason: FinishReason, error: str | None = None, *, wipe: bool = False
+    ) -> None:
+        """End a request once: free its slot, then tell its handle."""
+        handle, row = job.handle, job.row
+        del self.jobs[row.request_id]
+        self._policy.leave(row.request_id, self._clock())
+        self.step.release(row, wipe=wipe)
+        rest = row.text.finish()
+        if rest:
+            handle.push(rest)
+        window = handle.window
+        window.ended = self._clock()
+        window.finish_reason = str(reason)
+        self.memory_bytes = int(mx.get_active_memory())
+        handle.finish(
+            Generation(
+                request_id=row.request_id,
+                text=row.text.text,
+                token_ids=tuple(row.output),
+                finish_reason=reason,
+                stats=GenerationStats.of(
+                    handle.request, window, self._policy.name, row.draft_error
+                ),
+                window=window,
+                error=error,
+            )
+        )
+
+
+def _members(quantum: Quantum) -> tuple[str, ...]:
+    return quantum.request_ids if isinstance(quantum, Decode) else (quantum.request_id,)

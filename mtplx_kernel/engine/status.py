@@ -1,0 +1,49 @@
+"""The part of the status that tells of the model and of what runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mtplx_kernel.engine.runner import Runner
+from mtplx_kernel.models import blas
+from mtplx_kernel.models.load import ModelFacts
+
+
+def describe(facts: ModelFacts, runner: Runner | None) -> dict[str, Any]:
+    """Model, device, BLAS, drafters, caches, scheduler and memory, as plain data.
+
+    Parameters
+    ----------
+    facts
+        The loaded model.
+    runner
+        What runs it; None once the engine is closed.
+    """
+    why = facts.rollback_reason
+    return {
+        "model": {
+            "name": facts.name,
+            "path": facts.path,
+            "family": facts.family,
+            "parameters": facts.parameters,
+            "precision": facts.precision,
+            "context_length": facts.context_length,
+        },
+        "device": facts.device,
+        "blas": _blas(runner),
+        "drafters": runner.drafters if runner else [],
+        "caches": {"rollback": why is None, "reason": why},
+        "scheduler": runner.snapshot() if runner else {},
+        "memory_bytes": runner.memory_bytes if runner else 0,
+    }
+
+
+def _blas(runner: Runner | None) -> dict[str, Any]:
+    status = blas.ensure()
+    return {
+        "kind": status.kind,
+        "description": status.description,
+        "fast": status.fast,
+        "threads": status.threads,
+        "reason": status.reason or (runner.thread_reason if runner else None),
+    }

@@ -1,0 +1,72 @@
+"""What happened to every request, as records: the one source of stats, status and pictures."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+TIMELINE_CAPACITY = 4096
+
+
+@dataclass(slots=True)
+class DecodeWindow:
+    """The life of one request; times are `time.perf_counter()` seconds, None until they happen.
+
+    Written by the owner thread alone.
+    """
+
+    request_id: str
+    submitted: float
+    admitted: float | None = None
+    prefill_started: float | None = None
+    first_token: float | None = None
+    """When the first decoded token reached the owner thread: the start of the decode window."""
+    ended: float | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    verify_calls: int = 0
+    drafted_by_depth: list[int] = field(default_factory=list)
+    accepted_by_depth: list[int] = field(default_factory=list)
+
+    def record_cycle(self, drafted: int, accepted: int) -> None:
+        """Count one verify of `drafted` drafts whose first `accepted` were right."""
+        self.verify_calls += 1
+        missing = drafted - len(self.drafted_by_depth)
+        self.drafted_by_depth.extend([0] * missing)
+        self.accepted_by_depth.extend([0] * missing)
+        for depth in range(drafted):
+            self.drafted_by_depth[depth] += 1
+        for depth in range(accepted):
+            self.accepted_by_depth[depth] += 1
+
+
+class Timeline:
+    """A bounded ring of decode windows, the newest last.
+
+    Parameters
+    ----------
+    capacity
+        How many requests are remembered.
+    """
+
+    def __init__(self, capacity: int = TIMELINE_CAPACITY) -> None:
+        self._windows: deque[DecodeWindow] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+
+    def open(self, window: DecodeWindow) -> None:
+        """Remember a request from now on; its window fills in as it runs."""
+        with self._lock:
+            self._windows.append(window)
+
+    def windows(self) -> list[DecodeWindow]:
+        """The remembered windows, oldest first."""
+        with self._lock:
+            return list(self._windows)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """The windows as plain dictionaries, for JSON or a data frame."""
+        names = DecodeWindow.__slots__
+        return [{name: getattr(w, name) for name in names} for w in self.windows()]

@@ -1,0 +1,356 @@
+"""``%mtplx`` and ``%%mtplx``: parse, call the engine, show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from traitlets import Bool, Float, Int, TraitError, Unicode, validate
+
+from mtplx_kernel import options, report
+from mtplx_kernel.conversation import Conversation, Message, substitute
+from mtplx_kernel.decoding.params import SamplingParams
+from mtplx_kernel.display import QuietResults, Sink, sink_for
+from mtplx_kernel.engine.request import FinishReason, Generation, Handle
+from mtplx_kernel.errors import (
+    EngineClosed,
+    InvalidRequest,
+    MTPLXError,
+    RequestFailed,
+    RequestTimeout,
+)
+from mtplx_kernel.words import split_prompt, split_words
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from mtplx_kernel.engine.engine import Engine
+    from mtplx_kernel.extension import EngineHolder
+
+RESULT_NAME = "_mtplx"
+FIRST_MODEL = "smollm2-135m"
+INTERRUPT_TIMEOUT_S = 30.0
+FINISHED = (FinishReason.STOP, FinishReason.LENGTH)
+
+SAMPLING_TRAITS = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+class GenerationInterrupted(KeyboardInterrupt):
+    """The kernel's interrupt ended an answer or a load; shown as one line, without a traceback.
+
+    The cell counts as failed, so that "Run all" stops where the user stopped it.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn the package's errors into `UsageError`, which IPython shows as one line."""
+    try:
+        yield
+    except MTPLXError as err:
+        raise UsageError(" ".join(str(err).split())) from err
+
+
+@magics_class
+class MtplxMagics(Magics):
+    """Defaults of ``%%mtplx`` and ``%mtplx ask``; an option overrides them.
+
+    Parameters
+    ----------
+    shell
+        The IPython shell.
+    engines
+        Who holds the loaded engine.
+    results
+        The display hook that can pass over a result.
+    """
+
+    max_tokens = Int(256, help="Most tokens to generate.").tag(config=True)
+    temperature = Float(0.0, help="0 is greedy.").tag(config=True)
+    top_p = Float(1.0, help="Keep the likeliest tokens with this much mass.").tag(config=True)
+    top_k = Int(0, help="Keep the k likeliest tokens; 0 keeps all.").tag(config=True)
+    min_p = Float(0.0, help="Keep tokens this much as likely as the likeliest.").tag(config=True)
+    repetition_penalty = Float(1.0, help="1 is off.").tag(config=True)
+    presence_penalty = Float(0.0, help="0 is off.").tag(config=True)
+    frequency_penalty = Float(0.0, help="0 is off.").tag(config=True)
+    mode = Unicode(
+        "", help="mtp or ar: the engine's default mode. Empty: what the model can do best."
+    ).tag(config=True)
+    system = Unicode("", help="A system message for every prompt; empty for none.").tag(config=True)
+    stream = Bool(True, help="Show the text as it is decoded, not at the end.").tag(config=True)
+    markdown = Bool(False, help="Render answers as Markdown.").tag(config=True)
+
+    def __init__(
+        self, shell: InteractiveShell, engines: EngineHolder, results: QuietResults
+    ) -> None:
+        self._engines = engines
+        self._results = results
+        self.conversation = Conversation()
+        super().__init__(shell=shell)
+
+    @validate(*SAMPLING_TRAITS)
+    def _valid_sampling(self, proposal: Mapping[str, Any]) -> Any:
+        return _checked(proposal["trait"].name, proposal["value"])
+
+    @validate("mode")
+    def _valid_mode(self, proposal: Mapping[str, Any]) -> Any:
+        mode, engine = proposal["value"], self._engines.current
+        if mode:
+            _checked("mode", mode)
+        if mode and engine is not None:
+            try:
+                engine.configure(mode=mode)
+            except MTPLXError as err:
+                raise TraitError(str(err)) from err
+        return mode
+
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def mtplx(  # noqa: D102
+        self, line: str, cell: str | None = None, local_ns: Mapping[str, Any] | None = None
+    ) -> Generation | None:
+        with one_line_errors():
+            if cell is not None:
+                return self._cell(line, cell, local_ns or {})
+            verb, _, rest = line.strip().partition(" ")
+            if verb in {"", "?", "-h", "--help"}:
+                verb = "help"
+            if verb not in options.VERBS:
+                raise InvalidRequest(options.unknown("verb", verb, options.VERBS))
+            if verb == "ask":
+                return self._ask(rest, local_ns or {})
+            words = split_words(rest)
+            actions: dict[str, Callable[[list[str]], None]] = {
+                "load": self._load,
+                "models": self._models,
+                "mode": self._mode,
+                "status": self._status,
+                "reset": self._reset,
+                "unload": self._unload,
+                "help": self._help,
+            }
+            actions[verb](words)
+        return None
+
+    # `%mtplx?` shows the same page as `%mtplx help`.
+    mtplx.__doc__ = options.help_text()
+
+    # Verbs
+
+    def _help(self, words: list[str]) -> None:
+        print(options.help_text())
+
+    def _load(self, words: list[str]) -> None:
+        found, names = options.read_words("load", words)
+        if len(names) != 1:
+            problem = "which model? " if not names else "one model at a time, quote a path: "
+            raise InvalidRequest(f"{problem}%mtplx load NAME; %mtplx models lists the known ones")
+        loading = {**({"mode": self.mode} if self.mode else {}), **found}
+        started = time.perf_counter()
+        try:
+            engine = self._engines.load(names[0], **loading)
+        except KeyboardInterrupt:
+            kept = self._engines.current
+            state = f"{kept.name} is still loaded" if kept else "no model is loaded"
+            raise GenerationInterrupted(f"Interrupted: {state}.") from None
+        status = engine.status()
+        print(f"Loaded {report.model_line(status)} in {time.perf_counter() - started:.1f} s.")
+        print(report.running_on(status))
+
+    def _models(self, words: list[str]) -> None:
+        options.read_words("models", words, most=0)
+        from mtplx_kernel.models.catalog import known_models
+
+        engine = self._engines.current
+        print(report.models_text(known_models(), engine.name if engine else None))
+
+    def _mode(self, words: list[str]) -> None:
+        _, values = options.read_words("mode", words, most=1)
+        if values:
+            options.check_sampling({"mode": values[0]})
+        engine = self._engine()
+        if values:
+            engine.configure(mode=values[0])
+        print(report.mode_line(engine.mode, engine.mode_reason))
+
+    def _status(self, words: list[str]) -> None:
+        options.read_words("status", words, most=0)
+        engine = self._engines.current
+        if engine is None:
+            print(f"No model is loaded. Load one: %mtplx load {FIRST_MODEL}")
+            return
+        turns = len(self.conversation.turns) // 2
+        print(report.status_text(engine.status(), engine.timeline.windows(), turns))
+
+    def _reset(self, words: list[str]) -> None:
+        options.read_words("reset", words, most=0)
+        self.conversation = Conversation()
+        print("The conversation is forgotten.")
+
+    def _unload(self, words: list[str]) -> None:
+        options.read_words("unload", words, most=0)
+        engine = self._engines.current
+        self._engines.unload()
+        print(f"Unloaded {engine.name}." if engine else "No model is loaded.")
+
+    # Prompts
+
+    def _cell(self, line: str, cell: str, variables: Mapping[str, Any]) -> Generation | None:
+        words = split_words(line)
+        if set(words) & {"-h", "--help"}:
+            print(options.help_text())
+            return None
+        wanted = options.read_request(words, "%%mtplx")
+        # IPython ends every cell with a line end that the user need not have typed.
+        return self._answer(cell.removesuffix("\n"), wanted, variables)
+
+    def _ask(self, rest: str, variables: Mapping[str, Any]) -> Generation | None:
+        if rest.strip() in {"-h", "--help"}:
+            print(options.help_text())
+            return None
+        line = rest.rstrip()
+        words, prompt = split_prompt(line.removesuffix(";"), options.TAKES_VALUE)
+        wanted = options.read_request(words, "%mtplx ask")
+        return self._answer(prompt, wanted, variables, hide=line.endswith(";"))
+
+    def _answer(
+        self,
+        prompt: str,
+        wanted: options.RequestOptions,
+        variables: Mapping[str, Any],
+        hide: bool = False,
+    ) -> Generation:
+        hide = hide or wanted.quiet or prompt.rstrip().endswith(";")
+        prompt = substitute(prompt, wanted.variables, {**self._user_ns, **variables})
+        if not prompt.strip():
+            raise InvalidRequest("the prompt is empty; write one after the options")
+        engine = self._engine()
+        messages = None
+        if wanted.chat:
+            messages = self.conversation.messages(prompt, wanted.system, self.system)
+        generation = self._run(engine, prompt if messages is None else messages, wanted)
+        if messages is not None and generation.finish_reason in FINISHED:
+            self.conversation.keep(messages, generation.text)
+        if hide:
+            self._results.silence(generation)
+        return generation
+
+    def _run(
+        self, engine: Engine, prompt: str | list[Message], wanted: options.RequestOptions
+    ) -> Generation:
+        sampling = {name: getattr(self, name) for name in SAMPLING_TRAITS} | wanted.sampling
+        markdown = self.markdown if wanted.markdown is None else wanted.markdown
+        sink = sink_for(self._shell, quiet=wanted.quiet, markdown=markdown, stream=self.stream)
+        extra: dict[str, Any] = {"raw": True} if wanted.raw else {}
+        if isinstance(prompt, str) and not wanted.raw:
+            extra["system"] = (self.system if wanted.system is None else wanted.system) or None
+        try:
+            handle = engine.submit(prompt, **sampling, **extra)
+        except KeyboardInterrupt:
+            raise GenerationInterrupted("Interrupted before the first token.") from None
+        except InvalidRequest as err:
+            if wanted.chat and self.conversation.turns and "context" in str(err):
+                raise InvalidRequest(f"{err}; %mtplx reset starts a new conversation") from err
+            raise
+        try:
+            generation = wait(handle, sink)
+        except RequestFailed as err:
+            self._bind(err.generation, wanted.out)
+            raise
+        self._bind(generation, wanted.out)
+        if generation.finish_reason is FinishReason.INTERRUPTED:
+            n = generation.stats.completion_tokens
+            tokens = "1 token" if n == 1 else f"{n} tokens"
+            raise GenerationInterrupted(
+                f"Interrupted after {tokens}; the partial answer is in {RESULT_NAME}."
+            )
+        return generation
+
+    def _bind(self, generation: object, out: str | None) -> None:
+        if generation is None:
+            return
+        self._shell.push({RESULT_NAME: generation}, interactive=False)
+        if out is not None:
+            self._shell.push({out: generation})
+
+    def _engine(self) -> Engine:
+        engine = self._engines.current
+        if engine is None:
+            raise EngineClosed(f"no model is loaded; load one: %mtplx load {FIRST_MODEL}")
+        return engine
+
+    @property
+    def _shell(self) -> InteractiveShell:
+        assert self.shell is not None
+        return self.shell
+
+    @property
+    def _user_ns(self) -> dict[str, Any]:
+        names: dict[str, Any] = self._shell.user_ns
+        return names
+
+
+def _checked(name: str, value: Any) -> Any:
+    try:
+        SamplingParams.of({name: value})
+    except InvalidRequest as err:
+        raise TraitError(str(err)) from err
+    return value
+
+
+def wait(handle: Handle, sink: Sink) -> Generation:
+    """Show a request's text as it comes and return its result.
+
+    A keyboard interrupt ends the request: its slot is freed, its text kept, and its result has
+    the finish reason ``interrupted``.
+
+    Raises
+    ------
+    RequestFailed
+        If the request ended with an error.
+    """
+    try:
+        for piece in handle.pieces():
+            sink.write(piece)
+        return handle.result()
+    except KeyboardInterrupt:
+        return _stop(handle, sink)
+    finally:
+        sink.close()
+
+
+def _stop(handle: Handle, sink: Sink) -> Generation:
+    handle.cancel(FinishReason.INTERRUPTED)
+    try:
+        generation = handle.result(INTERRUPT_TIMEOUT_S)
+    except (RequestTimeout, KeyboardInterrupt):
+        raise GenerationInterrupted(
+            "Interrupted; the model is still busy with one step and lets go after it."
+        ) from None
+    # What was decoded between the interrupt and the end of the request was not shown yet.
+    if generation.text.startswith(sink.text):
+        sink.write(generation.text[len(sink.text) :])
+    return generation

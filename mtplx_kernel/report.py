@@ -1,0 +1,176 @@
+"""Status and model lists as aligned text that reads well aloud and in a narrow window."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mtplx_kernel.engine.timeline import DecodeWindow
+    from mtplx_kernel.models.catalog import ModelListing
+
+WIDTH = 78
+LABEL_WIDTH = 14
+
+
+def labelled(rows: Iterable[tuple[str, str]], width: int = WIDTH) -> str:
+    """Lines of ``Label: text``, the texts aligned and wrapped."""
+    lines: list[str] = []
+    for label, text in rows:
+        lines += textwrap.wrap(
+            text,
+            width,
+            initial_indent=f"{label + ':':<{LABEL_WIDTH}}",
+            subsequent_indent=" " * LABEL_WIDTH,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    return "\n".join(lines)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, two spaces apart."""
+    widths = [max(len(row[n]) for row in (header, *rows)) for n in range(len(header))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    )
+
+
+def size(n_bytes: float | None) -> str:
+    """Bytes as people say them, in powers of 1000."""
+    if n_bytes is None:
+        return "unknown"
+    for unit in ("B", "kB", "MB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} GB"
+
+
+def count(n: int) -> str:
+    """A number of parameters as people say it."""
+    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if n >= limit:
+            return f"{n / limit:.3g}{unit}"
+    return str(n)
+
+
+def models_text(listings: Sequence[ModelListing], loaded: str | None) -> str:
+    """The table of ``%mtplx models``."""
+    if not listings:
+        return "No model is known. Load a local folder or a hub id: %mtplx load PATH_OR_ID"
+    rows = [
+        (m.name, "yes" if m.cached else "no", size(m.size_bytes), m.licence or "unknown", m.source)
+        for m in listings
+    ]
+    text = table(("NAME", "CACHED", "SIZE", "LICENCE", "SOURCE"), rows)
+    last = f"Loaded: {loaded}." if loaded else "None is loaded: %mtplx load NAME."
+    return f"{text}\n\n{last}"
+
+
+def model_line(status: Mapping[str, Any]) -> str:
+    """The model of an engine in one line."""
+    model = status.get("model", {})
+    parts = [str(model[key]) for key in ("family", "precision") if model.get(key)]
+    if model.get("parameters"):
+        parts.insert(1, f"{count(model['parameters'])} parameters")
+    if model.get("context_length"):
+        parts.append(f"context {model['context_length']} tokens")
+    name = str(model.get("name", "unknown"))
+    return f"{name} ({', '.join(parts)})" if parts else name
+
+
+def mode_line(mode: str, reason: str | None) -> str:
+    """The default mode in one line, with the reason where there is one."""
+    return f"Default mode: {_with_reason(mode, reason)}"
+
+
+def running_on(status: Mapping[str, Any]) -> str:
+    """What a freshly loaded model runs on, with the reason where it is slow."""
+    rows = [
+        ("Device", str(status.get("device", "unknown"))),
+        ("BLAS", blas_line(status.get("blas"))),
+        ("Mode", _with_reason(status.get("mode"), status.get("mode_reason"))),
+    ]
+    return labelled(rows)
+
+
+def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat_turns: int) -> str:
+    """The page of ``%mtplx status``."""
+    rows = [("Model", model_line(status))]
+    path = status.get("model", {}).get("path")
+    if path:
+        rows.append(("Folder", str(path)))
+    rows += [
+        ("State", _with_reason(status.get("state"), status.get("reason"))),
+        ("Device", str(status.get("device", "unknown"))),
+        ("BLAS", blas_line(status.get("blas"))),
+        ("Mode", _with_reason(status.get("mode"), status.get("mode_reason"))),
+        ("Drafters", _plain(status.get("drafters")) or "none"),
+        ("Caches", _caches_line(status.get("caches", {}))),
+        ("Scheduler", _scheduler_line(status.get("scheduler", {}))),
+        ("Queue", _queue_line(status)),
+    ]
+    if status.get("memory_bytes"):
+        rows.append(("Memory", size(status["memory_bytes"])))
+    if chat_turns:
+        turns = "1 turn" if chat_turns == 1 else f"{chat_turns} turns"
+        rows.append(("Conversation", f"{turns} of --chat"))
+    rows.append(("Last request", _window_line(windows[-1]) if windows else "none yet"))
+    return labelled(rows)
+
+
+def blas_line(blas: Mapping[str, Any] | None) -> str:
+    """The BLAS in force, its threads, and why it is slow where it is."""
+    if not blas:
+        return "does not apply"
+    return _with_reason(blas.get("description", "unknown"), blas.get("reason"))
+
+
+def _with_reason(value: object, reason: object) -> str:
+    return f"{value}: {reason}" if reason else str(value)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(item) for item in value)
+    return "" if value is None else str(value)
+
+
+def _caches_line(caches: Mapping[str, Any]) -> str:
+    roll = "drafts can be taken back" if caches.get("rollback") else "drafts cannot be taken back"
+    return _with_reason(roll, caches.get("reason"))
+
+
+def _scheduler_line(scheduler: Mapping[str, Any]) -> str:
+    mode = str(scheduler.get("mode", "unknown"))
+    details = _plain({k.replace("_", " "): v for k, v in scheduler.get(mode, {}).items()})
+    return f"{mode} ({details})" if details else mode
+
+
+def _queue_line(status: Mapping[str, Any]) -> str:
+    queue = status.get("queue", {})
+    return (
+        f"{status.get('running', 0)} running, {queue.get('waiting', 0)} waiting, "
+        f"at most {queue.get('limit', 'unknown')} may wait"
+    )
+
+
+def _window_line(window: DecodeWindow) -> str:
+    parts = [
+        f"{window.finish_reason or 'running'}: {window.prompt_tokens} prompt tokens",
+        f"{window.completion_tokens} generated",
+    ]
+    if window.first_token is not None:
+        parts.append(f"first after {window.first_token - window.submitted:.2f} s")
+        more = window.completion_tokens - 1
+        if window.ended is not None and more > 0 and window.ended > window.first_token:
+            parts.append(f"{more / (window.ended - window.first_token):.1f} tokens a second")
+    if any(window.drafted_by_depth):
+        accepted, drafted = sum(window.accepted_by_depth), sum(window.drafted_by_depth)
+        parts.append(f"{accepted} of {drafted} drafts accepted")
+    return ", ".join(parts)

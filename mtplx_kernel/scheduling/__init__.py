@@ -1,0 +1,1 @@
+"""Scheduler policies: plain Python that says what runs next. No MLX here."""
