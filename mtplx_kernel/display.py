@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -63,11 +62,10 @@ class PrintSink:
 
     def write(self, piece: str) -> None:
         """Print a piece of text."""
-        # A flush takes a while and an interrupt may end it: what was written is noted before it.
-        print(piece, end="")
         self.text += piece
-        if self._now() - self._flushed >= self._interval:
-            sys.stdout.flush()
+        flush = self._now() - self._flushed >= self._interval
+        print(piece, end="", flush=flush)
+        if flush:
             self._flushed = self._now()
 
     def close(self) -> None:

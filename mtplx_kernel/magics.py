@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -20,14 +23,13 @@ from traitlets import Bool, Float, Int, TraitError, Unicode, validate
 from mtplx_kernel import options, report
 from mtplx_kernel.conversation import Conversation, Message, substitute
 from mtplx_kernel.decoding.params import SamplingParams
-from mtplx_kernel.display import QuietResults, Sink, sink_for
+from mtplx_kernel.display import QuietResults, Sink, has_front_end, sink_for
 from mtplx_kernel.engine.request import FinishReason, Generation, Handle
 from mtplx_kernel.errors import (
     EngineClosed,
     InvalidRequest,
     MTPLXError,
     RequestFailed,
-    RequestTimeout,
 )
 from mtplx_kernel.words import split_prompt, split_words
 
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
 RESULT_NAME = "_mtplx"
 FIRST_MODEL = "smollm2-135m"
-INTERRUPT_TIMEOUT_S = 30.0
 FINISHED = (FinishReason.STOP, FinishReason.LENGTH)
 
 SAMPLING_TRAITS = (
@@ -224,8 +225,12 @@ class MtplxMagics(Magics):
             print(options.help_text())
             return None
         wanted = options.read_request(words, "%%mtplx")
-        # IPython ends every cell with a line end that the user need not have typed.
-        return self._answer(cell.removesuffix("\n"), wanted, variables)
+        return self._answer(self._body(cell), wanted, variables)
+
+    def _body(self, cell: str) -> str:
+        # IPython ends every cell with a line end that the user need not have typed; in a terminal
+        # empty lines are how a user says that the cell is complete.
+        return cell.removesuffix("\n") if has_front_end(self._shell) else cell.rstrip("\n")
 
     def _ask(self, rest: str, variables: Mapping[str, Any]) -> Generation | None:
         if rest.strip() in {"-h", "--help"}:
@@ -277,6 +282,10 @@ class MtplxMagics(Magics):
             raise
         try:
             generation = wait(handle, sink)
+        except KeyboardInterrupt:
+            raise GenerationInterrupted(
+                "Interrupted; the model is busy with one step and lets go after it."
+            ) from None
         except RequestFailed as err:
             self._bind(err.generation, wanted.out)
             raise
@@ -325,32 +334,38 @@ def wait(handle: Handle, sink: Sink) -> Generation:
     """Show a request's text as it comes and return its result.
 
     A keyboard interrupt ends the request: its slot is freed, its text kept, and its result has
-    the finish reason ``interrupted``.
+    the finish reason ``interrupted``. A second one does not wait for that.
 
     Raises
     ------
     RequestFailed
         If the request ended with an error.
     """
-    try:
-        for piece in handle.pieces():
-            sink.write(piece)
+    with _interrupt_cancels(handle):
+        try:
+            for piece in handle.pieces():
+                sink.write(piece)
+        finally:
+            sink.close()
         return handle.result()
-    except KeyboardInterrupt:
-        return _stop(handle, sink)
-    finally:
-        sink.close()
 
 
-def _stop(handle: Handle, sink: Sink) -> Generation:
-    handle.cancel(FinishReason.INTERRUPTED)
+@contextmanager
+def _interrupt_cancels(handle: Handle) -> Iterator[None]:
+    """Make the interrupt a cancel, not an exception: one could strike inside a `print`."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if handle.cancel_reason is None and not handle.done:
+            handle.cancel(FinishReason.INTERRUPTED)
+        else:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
-        generation = handle.result(INTERRUPT_TIMEOUT_S)
-    except (RequestTimeout, KeyboardInterrupt):
-        raise GenerationInterrupted(
-            "Interrupted; the model is still busy with one step and lets go after it."
-        ) from None
-    # What was decoded between the interrupt and the end of the request was not shown yet.
-    if generation.text.startswith(sink.text):
-        sink.write(generation.text[len(sink.text) :])
-    return generation
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

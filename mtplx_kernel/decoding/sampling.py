@@ -19,6 +19,9 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logi
 
 from mtplx_kernel.decoding.params import SamplingParams
 
+COLDEST = 1e-30
+"""Colder, every log-probability overflows to minus infinity; the draw is greedy long before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -109,7 +112,7 @@ def shaped(logits: mx.array, params: SamplingParams) -> mx.array:
         logprobs = apply_min_p(logprobs, params.min_p)
     if 0 < params.top_k < logits.shape[-1]:
         logprobs = apply_top_k(logprobs, params.top_k)
-    return logprobs * (1.0 / params.temperature)
+    return logprobs * (1.0 / max(params.temperature, COLDEST))
 
 
 def _penalised(logits: mx.array, d: Draw) -> mx.array:

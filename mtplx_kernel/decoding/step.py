@@ -54,8 +54,51 @@ class Outcome:
     error: str | None = None
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A verify forward that was launched and not yet read.
+
+    Attributes
+    ----------
+    starts
+        Where each row's caches stood.
+    targets
+        The target's own tokens, not yet evaluated: for each row after its last pending token and
+        after each draft, one row after the other.
+    committed
+        Whether the caches already took it as right.
+    """
+
+    rows: Sequence[Row]
+    starts: list[int]
+    drafts: list[list[int]]
+    targets: mx.array
+    committed: bool = False
+
+    def fits(self, rows: Sequence[Row]) -> bool:
+        """Whether this is the next cycle of just these rows."""
+        return (
+            len(rows) == len(self.rows)
+            and all(a is b for a, b in zip(rows, self.rows, strict=True))
+            and [row.committed for row in rows] == self.starts
+        )
+
+    def read(self) -> list[list[int]]:
+        """Each row's targets: the one host synchronisation of a cycle."""
+        flat: list[int] = self.targets.tolist()  # type: ignore[assignment]
+        targets, start = [], 0
+        for d in self.drafts:
+            targets.append(flat[start : start + len(d) + 1])
+            start += len(d) + 1
+        return targets
+
+
 class DecodeStep:
     """Runs forwards over rows of one set of caches.
+
+    Where no row drafts, the next cycle's forward is launched on the tokens of this one before they
+    are read, so that building it overlaps with computing. If a row ends, that forward is dropped:
+    like a wrong draft, it left nothing behind that counts.
 
     Parameters
     ----------
@@ -71,9 +114,11 @@ class DecodeStep:
         self.target = target
         self.caches = caches
         self.drafter = drafter if caches.rollback else None
+        self._ahead: _Flight | None = None
 
     def prefill(self, row: Row, count: int) -> None:
         """Feed the next `count` prompt tokens of a row."""
+        self._ahead = None
         span = Span(row.slot, [row.committed], [count])
         tokens = mx.array([row.ids[row.committed : row.committed + count]])
         self.target.forward(tokens, self.caches.begin(span))
@@ -89,12 +134,16 @@ class DecodeStep:
         rows
             Prefilled rows in neighbouring slots, in slot order.
         """
-        drafts = self._propose(rows)
-        targets = self._verify(rows, drafts)
-        accepted = [_agreement(d, t) for d, t in zip(drafts, targets, strict=True)]
-        self._commit(rows, drafts, accepted)
+        flight, self._ahead = self._ahead, None
+        if flight is None or not flight.fits(rows):
+            flight = self._launch(rows, self._propose(rows))
+        if _can_look_ahead(flight):
+            self._ahead = self._launch_ahead(flight)
+        targets = flight.read()
+        accepted = [_agreement(d, t) for d, t in zip(flight.drafts, targets, strict=True)]
+        self._commit(flight, accepted)
         outcomes = []
-        for row, d, t, a in zip(rows, drafts, targets, accepted, strict=True):
+        for row, d, t, a in zip(rows, flight.drafts, targets, accepted, strict=True):
             if self.drafter is not None:
                 self.drafter.observe(row, len(d), a)
             outcomes.append(_emit(row, len(d), t[: a + 1]))
@@ -102,6 +151,8 @@ class DecodeStep:
 
     def release(self, row: Row, *, wipe: bool = False) -> None:
         """Forget a row that ended; `wipe` where its caches may hold values that are not finite."""
+        if self._ahead is not None and any(row is flying for flying in self._ahead.rows):
+            self._ahead = None
         if self.drafter is not None:
             self.drafter.release(row)
         if wipe:
@@ -120,11 +171,12 @@ class DecodeStep:
                 row.draft_error = f"{self.drafter.name}: {type(error).__name__}: {error}"
             return [[] for _ in rows]
 
-    def _verify(self, rows: Sequence[Row], drafts: list[list[int]]) -> list[list[int]]:
-        """The target's own token after each row's last pending token and after each draft."""
+    def _launch(self, rows: Sequence[Row], drafts: list[list[int]]) -> _Flight:
+        """Launch the forward over each row's pending tokens and drafts."""
         blocks = [row.pending + d for row, d in zip(rows, drafts, strict=True)]
-        span = Span(rows[0].slot, [row.committed for row in rows], [len(b) for b in blocks])
-        padded = mx.array([b + [0] * (span.width - len(b)) for b in blocks])
+        starts = [row.committed for row in rows]
+        span = Span(rows[0].slot, starts, [len(block) for block in blocks])
+        padded = mx.array([block + [0] * (span.width - len(block)) for block in blocks])
         hidden = self.target.forward(padded, self.caches.begin(span))
         chosen = [
             r * span.width + i
@@ -134,27 +186,45 @@ class DecodeStep:
         hidden = hidden.reshape(-1, hidden.shape[-1])
         if len(chosen) < hidden.shape[0]:
             hidden = hidden[mx.array(chosen)]
-        tokens = draw(
-            self.target.logits(hidden),
-            [
-                Draw(row.params, row.seed, len(row.ids), row.ids + d, len(d) + 1)
-                for row, d in zip(rows, drafts, strict=True)
-            ],
-        )
-        mx.eval(tokens, self.caches.arrays)
-        flat: list[int] = tokens.tolist()  # type: ignore[assignment]
-        targets, start = [], 0
-        for d in drafts:
-            targets.append(flat[start : start + len(d) + 1])
-            start += len(d) + 1
-        return targets
+        draws = [
+            Draw(row.params, row.seed, len(row.ids), row.ids + d, len(d) + 1)
+            for row, d in zip(rows, drafts, strict=True)
+        ]
+        return self._flight(rows, starts, drafts, draw(self.target.logits(hidden), draws))
 
-    def _commit(self, rows: Sequence[Row], drafts: list[list[int]], accepted: list[int]) -> None:
-        whole = [a == len(d) for d, a in zip(drafts, accepted, strict=True)]
-        self.caches.commit(whole)
-        for row, a, right in zip(rows, accepted, whole, strict=True):
+    def _launch_ahead(self, flight: _Flight) -> _Flight:
+        """Launch the cycle after one without drafts, on tokens that are still being computed."""
+        self.caches.commit([True] * len(flight.rows))
+        flight.committed = True
+        rows = flight.rows
+        starts = [len(row.ids) for row in rows]
+        span = Span(rows[0].slot, starts, [1] * len(rows))
+        tokens = mx.maximum(flight.targets, 0)[:, None]  # -1 marks a row that is about to fail
+        hidden = self.target.forward(tokens, self.caches.begin(span))
+        draws = [Draw(row.params, row.seed, len(row.ids) + 1, (), 1) for row in rows]
+        logits = self.target.logits(hidden[:, 0])
+        return self._flight(rows, starts, [[] for _ in rows], draw(logits, draws))
+
+    def _flight(
+        self, rows: Sequence[Row], starts: list[int], drafts: list[list[int]], targets: mx.array
+    ) -> _Flight:
+        mx.async_eval(targets, self.caches.arrays)  # type: ignore[no-untyped-call]
+        return _Flight(list(rows), starts, drafts, targets)
+
+    def _commit(self, flight: _Flight, accepted: list[int]) -> None:
+        whole = [a == len(d) for d, a in zip(flight.drafts, accepted, strict=True)]
+        if not flight.committed:
+            self.caches.commit(whole)
+        for row, a, right in zip(flight.rows, accepted, whole, strict=True):
             if right or not self.caches.recurrent:
                 row.committed = len(row.ids) + a
+
+
+def _can_look_ahead(flight: _Flight) -> bool:
+    """Whether all is known of the next cycle but its tokens: no drafts, no penalties, room left."""
+    return all(
+        row.depth == 0 and not row.params.penalised and row.room > 1 for row in flight.rows
+    ) and not any(flight.drafts)
 
 
 def _agreement(drafts: list[int], targets: list[int]) -> int:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 CONTEXT_TOKENS = 6
 """Tokens decoded in front of a new one: spacing and joined characters depend on them."""
-MAX_INCOMPLETE = 8
-"""An unfinished character never takes more tokens than this: then it is shown as it is."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MAX_UNDECIDED = 3
+"""Bytes of an unfinished character; a decoder shows them as one replacement or as one each."""
 
 
 class Decodes(Protocol):
@@ -39,8 +39,11 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stop = stop
         self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
-        self._context = 0
-        self._shown = len(self._ids)
+        # The text from `_start` on is decoded anew with each token; up to `_clean` it holds whole
+        # characters only, and its first `_seen` characters are known.
+        self._start = 0
+        self._clean = len(self._ids)
+        self._seen = len(tokenizer.decode(self._ids))
         self._held = ""
         self._released: list[str] = []
         self.stopped = False
@@ -69,14 +72,18 @@ class TextStream:
         return piece
 
     def _new_text(self, final: bool) -> str:
-        before = self._tokenizer.decode(self._ids[self._context : self._shown])
-        now = self._tokenizer.decode(self._ids[self._context :])
-        waiting = len(self._ids) - self._shown
-        unfinished = now.endswith(REPLACEMENT) and waiting < MAX_INCOMPLETE and not final
-        if unfinished or len(now) <= len(before):
+        now = self._tokenizer.decode(self._ids[self._start :])
+        invalid = len(now) - len(now.rstrip(REPLACEMENT))
+        if invalid and len(self._ids) - self._clean <= MAX_UNDECIDED and not final:
+            # Some decoders give up a whole run of bytes, finished characters too, for one byte.
             return ""
-        self._context, self._shown = self._shown, len(self._ids)
-        return now[len(before) :]
+        decided = len(now) if final else len(now) - min(invalid, MAX_UNDECIDED)
+        text = now[self._seen : decided]
+        self._seen = max(self._seen, decided)
+        if text and not invalid:
+            self._start, self._clean = self._clean, len(self._ids)
+            self._seen = len(self._tokenizer.decode(self._ids[self._start :]))
+        return text
 
     def _release(self, text: str) -> str:
         text = self._held + text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
+import os
 import secrets
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -16,12 +16,18 @@ import anyio.to_thread
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.engine.ledger import Ledger
 from mtplx_kernel.engine.owner import Owner
+from mtplx_kernel.engine.pieces import TextPieces
 from mtplx_kernel.engine.prompts import Prompt, PromptEncoder
-from mtplx_kernel.engine.request import FinishReason, Generation, Handle, Request
+from mtplx_kernel.engine.request import (
+    FinishReason,
+    Generation,
+    Handle,
+    Request,
+    check_timeout,
+)
 from mtplx_kernel.engine.status import describe
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.errors import (
-    EngineClosed,
     InvalidRequest,
     MTPLXError,
     QueueFull,
@@ -32,7 +38,6 @@ from mtplx_kernel.scheduling.modes import make_policy
 
 QUEUE_LIMIT = 256
 TokenCallback = Callable[[int, str], None]
-_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
@@ -45,7 +50,7 @@ class Engine:
 
     def __init__(
         self,
-        name: str,
+        name: str | os.PathLike[str],
         *,
         mode: str | None = None,
         scheduler: str = "serial",
@@ -59,19 +64,20 @@ class Engine:
         self.timeline = Timeline()
         self.scheduler = policy.name
         self._ledger = Ledger(queue_limit)
-        source = catalog.resolve(name, progress=progress)
-        self._owner = Owner(source.path, source.name, policy, self._die)
-        loaded = self._owner.wait_until_loaded()
-        self.facts = loaded.facts
-        self.tokenizer = loaded.tokenizer
-        self._encoder = PromptEncoder(loaded.tokenizer, loaded.facts)
-        self._mode = wanted or self._best_mode
+        source = catalog.resolve(os.fspath(name), progress=progress)
+        self._owner = Owner(source.path, source.name, policy, self._ledger.bury)
+        # An engine that nobody holds lets its model go; open requests hold theirs.
+        weakref.finalize(self, self._owner.request_stop).atexit = False
+        loaded = self._owner.load()
         try:
+            self.facts = loaded.facts
+            self.tokenizer = loaded.tokenizer
+            self._encoder = PromptEncoder(loaded.tokenizer, loaded.facts)
+            self._mode = wanted or self._best_mode
             self._checked_mode(wanted)
-        except InvalidRequest:
+        except BaseException:
             self.close()
             raise
-        _open_engines.add(self)
 
     @property
     def name(self) -> str:
@@ -115,6 +121,8 @@ class Engine:
         RequestFailed, RequestTimeout
             If it ends with an error, or not in time.
         """
+        check_timeout(timeout)
+        self._owner.refuse_waiting()
         handle = self.submit(prompt, **options)
         try:
             return handle.result(timeout)
@@ -125,8 +133,10 @@ class Engine:
             handle.cancel(FinishReason.INTERRUPTED)
             raise
 
-    def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """Run one request and yield its text as it comes; closing the iterator cancels it.
+    def stream(self, prompt: Prompt, **options: Any) -> TextPieces:
+        """Run one request and yield its text as it comes.
+
+        Closing the iterator, or letting go of it, cancels the request.
 
         Raises
         ------
@@ -135,7 +145,8 @@ class Engine:
         RequestFailed
             While iterating, after the text that came before the error.
         """
-        return _streamed(self.submit(prompt, **options))
+        self._owner.refuse_waiting()
+        return TextPieces(self.submit(prompt, **options))
 
     async def agenerate(self, prompt: Prompt, **options: Any) -> Generation:
         """Run one request without blocking the event loop; cancelling the task cancels it."""
@@ -167,7 +178,10 @@ class Engine:
         InvalidRequest, EngineClosed
             If the options or the engine rule all of them out.
         """
+        if isinstance(prompts, str):
+            raise InvalidRequest("prompts must be a list of prompts; generate takes a single one")
         self._ledger.check_open()
+        self._owner.refuse_waiting()
         self._params(_sampling(options))
         entries: list[Handle | MTPLXError] = []
         try:
@@ -201,6 +215,8 @@ class Engine:
             If the engine was closed or died.
         """
         self._ledger.check_open()
+        if on_token is not None and not callable(on_token):
+            raise InvalidRequest(f"on_token must be a function of id and text, not {on_token!r}")
         params = self._params(options)
         ids = self._encoder.encode(prompt, raw=raw, system=system)
         return self._ledger.open(
@@ -251,11 +267,8 @@ class Engine:
             Finish the requests that were submitted; otherwise they end as cancelled, with the
             text that they have.
         """
-        open_handles = self._ledger.shut("closed", "it was closed")
-        if drain:
-            for handle in open_handles:
-                _outcome(handle)
-        self._owner.stop()
+        self._ledger.shut("closed", "it was closed")
+        self._owner.stop(drain=drain)
 
     def __enter__(self) -> Self:
         return self
@@ -318,16 +331,13 @@ class Engine:
         handle.attach(
             wake=lambda: self._owner.post(lambda runner: runner.cancel(request_id)),
             forget=lambda: self._ledger.forget(request_id),
+            refuse_waiting=self._owner.refuse_waiting,
         )
         return handle
 
-    def _die(self, reason: str) -> None:
-        for handle in self._ledger.shut("dead", reason):
-            handle.fail(EngineClosed(reason))
-
 
 def load(
-    name: str,
+    name: str | os.PathLike[str],
     *,
     mode: str | None = None,
     scheduler: str = "serial",
@@ -370,23 +380,9 @@ def _outcome(entry: Handle | MTPLXError) -> Generation | MTPLXError:
         return error
 
 
-def _streamed(handle: Handle) -> Iterator[str]:
-    try:
-        yield from handle.pieces()
-        handle.result()
-    finally:
-        handle.cancel()
-
-
 @asynccontextmanager
 async def _cancelled_with_task(handle: Handle) -> AsyncIterator[None]:
     try:
         yield
     finally:
         handle.cancel()
-
-
-@atexit.register
-def _close_all() -> None:
-    for engine in list(_open_engines):
-        engine.close()

@@ -74,6 +74,11 @@ class Ledger:
                 self.state, self.reason = state, reason
             return list(self._handles.values())
 
+    def bury(self, reason: str) -> None:
+        """The owner thread died: take no more requests and tell every waiting caller."""
+        for handle in self.shut("dead", reason):
+            handle.fail(EngineClosed(reason))
+
     def check_open(self) -> None:
         """Raise EngineClosed unless requests are taken."""
         if self.state != "running":

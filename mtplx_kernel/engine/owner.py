@@ -6,14 +6,17 @@ loop; if the loop itself breaks, every waiting caller is told and the state says
 
 from __future__ import annotations
 
+import atexit
 import gc
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from mtplx_kernel.engine.request import FinishReason
+from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
+from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.models.load import LoadedModel, load
 from mtplx_kernel.scheduling.policy import Policy
 
@@ -35,7 +38,7 @@ class Owner:
     Attributes
     ----------
     loaded, runner
-        The model and what runs it, once `wait_until_loaded` has returned.
+        The model and what runs it, once `load` has returned.
     """
 
     def __init__(
@@ -47,14 +50,13 @@ class Owner:
         self._policy = policy
         self._on_death = on_death
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
-        self._stopping = False
+        self._draining = self._stopping = False
         self._load_error: BaseException | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mtplx-owner-{name}", daemon=True)
-        self._thread.start()
 
-    def wait_until_loaded(self) -> LoadedModel:
-        """Wait for the model; an interrupt abandons the load.
+    def load(self) -> LoadedModel:
+        """Start the thread and wait for the model; an interrupt abandons the load.
 
         Raises
         ------
@@ -62,9 +64,12 @@ class Owner:
             If it cannot be loaded.
         """
         try:
+            # The interpreter must not end under a thread that is inside MLX.
+            atexit.register(self.stop)
+            self._thread.start()
             self._ready.wait()
         except BaseException:
-            self.post(self._stop)
+            self.request_stop()
             raise
         if self._load_error is not None:
             self._thread.join()
@@ -76,16 +81,33 @@ class Owner:
         """Have `mail` run on the thread, between two quanta."""
         self._mail.put(mail)
 
-    def stop(self) -> None:
-        """End the open requests, let the model go and wait for the thread; may be called twice."""
+    def request_stop(self) -> None:
+        """Have the thread end the open requests and let the model go."""
         self.post(self._stop)
-        if threading.current_thread() is not self._thread:
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Stop and wait for the thread, unless called on it; may be called twice.
+
+        Parameters
+        ----------
+        drain
+            Let the open requests finish first.
+        """
+        self.post(self._drain if drain else self._stop)
+        if not self._current and self._thread.is_alive():
             self._thread.join()
 
+    def refuse_waiting(self) -> None:
+        """Raise InvalidRequest on the thread itself: it would wait for its own work."""
+        if self._current:
+            raise InvalidRequest(
+                "an on_token callback cannot wait for a request, as the model waits for the "
+                "callback: use submit, and wait for its result elsewhere"
+            )
+
     @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+    def _current(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         try:
@@ -93,21 +115,29 @@ class Owner:
             self.runner = Runner(self.loaded, self._policy)
         except BaseException as error:  # handed to the thread that waits for the load
             self._load_error = error
+            _let_go_of_locals(error)
+        else:
             self._ready.set()
-            return
-        self._ready.set()
-        try:
-            self._loop(self.runner)
-            self.runner.end_all(FinishReason.CANCELLED)
-        except BaseException as error:  # a fault of ours: no caller may be left waiting
-            self._on_death(f"the engine's owner thread died: {type(error).__name__}: {error}")
+            self._serve(self.runner)
         finally:
             self._release()
+            atexit.unregister(self.stop)
+            self._ready.set()
+
+    def _serve(self, runner: Runner) -> None:
+        try:
+            self._loop(runner)
+            runner.end_all(FinishReason.CANCELLED)
+        except BaseException as error:  # a fault of ours: no caller may be left waiting
+            self._on_death(f"the engine's owner thread died: {cause(error)}")
+            _let_go_of_locals(error)
 
     def _loop(self, runner: Runner) -> None:
         idle = True
         while not self._stopping:
             self._read_mail(runner, wait=idle)
+            if self._draining and not runner.jobs:
+                return
             idle = self._stopping or not runner.run_next()
 
     def _read_mail(self, runner: Runner, wait: bool) -> None:
@@ -121,6 +151,9 @@ class Owner:
     def _stop(self, _: Runner) -> None:
         self._stopping = True
 
+    def _drain(self, _: Runner) -> None:
+        self._draining = True
+
     def _release(self) -> None:
         """Let the model go on the thread that owns its arrays."""
         import mlx.core as mx
@@ -129,3 +162,11 @@ class Owner:
         gc.collect()
         mx.clear_cache()
         mx.clear_streams()
+
+
+def _let_go_of_locals(error: BaseException) -> None:
+    """Free what the failed frames held, such as weights: someone may keep the error for long."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__

@@ -50,9 +50,12 @@ class PromptEncoder:
         """
         with self._lock:
             ids = self._ids(prompt, raw, system)
-        limit = self._facts.context_length - 1
+        limit, size = self._facts.context_length - 1, self._facts.vocabulary
         if not ids:
             raise InvalidRequest("the prompt is empty: give at least one token")
+        wrong = next((i for i in ids if not 0 <= i < size), None)
+        if wrong is not None:
+            raise InvalidRequest(f"token id {wrong} is not in the vocabulary: 0 to {size - 1}")
         if len(ids) > limit:
             raise InvalidRequest(
                 f"the prompt has {len(ids)} tokens; {self._facts.name} takes at most {limit} "
@@ -64,7 +67,7 @@ class PromptEncoder:
         if isinstance(prompt, str):
             return self._from_text(prompt, raw, system)
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
-            raise _shape(prompt)
+            raise _shape(type(prompt).__name__)
         if not prompt:
             return []
         if all(isinstance(item, Mapping) for item in prompt):
@@ -85,6 +88,7 @@ class PromptEncoder:
                 "raw prompts take" if raw else f"{self._facts.name} has no chat template, so takes"
             )
             raise InvalidRequest(f"{why} no system message: write it into the prompt")
+        _check_text(text)
         bos = self._tokenizer.bos_token
         special = bos is None or not text.startswith(bos)
         return list(self._tokenizer.encode(text, add_special_tokens=special))
@@ -109,12 +113,9 @@ class PromptEncoder:
             raise InvalidRequest(f"the model's chat template refuses: {cause}") from error
 
     def _checked_ids(self, ids: Sequence[Any]) -> list[int]:
-        size = self._facts.vocabulary
         for item in ids:
             if isinstance(item, bool) or not isinstance(item, int):
-                raise _shape(ids)
-            if not 0 <= item < size:
-                raise InvalidRequest(f"token id {item} is not in the vocabulary: 0 to {size - 1}")
+                raise _shape(f"a list that holds {type(item).__name__}")
         return list(ids)
 
 
@@ -124,10 +125,21 @@ def _check_message(message: Message) -> None:
         raise InvalidRequest(f"a message's role must be one of {', '.join(ROLES)}, not {role!r}")
     if not isinstance(content, str):
         raise InvalidRequest(f"a message's content must be text, not {type(content).__name__}")
+    _check_text(content)
 
 
-def _shape(prompt: object) -> InvalidRequest:
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the prompt holds half a character, {text[error.start]!r}, at position {error.start}: "
+            "text must be valid Unicode"
+        ) from error
+
+
+def _shape(found: str) -> InvalidRequest:
     return InvalidRequest(
         "a prompt is text, a list of messages with role and content, or a list of token ids, "
-        f"not {type(prompt).__name__}"
+        f"not {found}"
     )

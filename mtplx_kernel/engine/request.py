@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.engine.timeline import DecodeWindow
-from mtplx_kernel.errors import RequestFailed, RequestTimeout
+from mtplx_kernel.errors import InvalidRequest, RequestFailed, RequestTimeout
 
 
 class FinishReason(StrEnum):
@@ -160,8 +161,7 @@ class Handle:
         self._generation: Generation | None = None
         self._failure: Exception | None = None
         self._cancel: FinishReason | None = None
-        self._wake: Callable[[], None] = lambda: None
-        self._forget: Callable[[], None] = lambda: None
+        self.attach(_nothing, _nothing, _nothing)
 
     @property
     def request_id(self) -> str:
@@ -186,7 +186,10 @@ class Handle:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most `timeout` seconds; whether it has come."""
-        return self._done.wait(timeout)
+        check_timeout(timeout)
+        if not self.done:
+            self._refuse_waiting()
+        return self._done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def result(self, timeout: float | None = None) -> Generation:
         """Wait for the end and return what came of it.
@@ -211,7 +214,7 @@ class Handle:
                 "it goes on: wait again or cancel it"
             )
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         assert self._generation is not None
         return self._generation
 
@@ -223,6 +226,8 @@ class Handle:
         poll_s
             The longest time between two checks for a keyboard interrupt, in seconds.
         """
+        if not self.done:
+            self._refuse_waiting()
         while True:
             try:
                 piece = self._pieces.get(timeout=poll_s)
@@ -236,9 +241,24 @@ class Handle:
     def __iter__(self) -> Iterator[str]:
         return self.pieces()
 
-    def attach(self, wake: Callable[[], None], forget: Callable[[], None]) -> None:
-        """Set what a cancel calls to wake the owner thread, and what the end calls."""
-        self._wake, self._forget = wake, forget
+    def attach(
+        self,
+        wake: Callable[[], None],
+        forget: Callable[[], None],
+        refuse_waiting: Callable[[], None],
+    ) -> None:
+        """Set what the handle calls until the request ends.
+
+        Parameters
+        ----------
+        wake
+            On a cancel, to wake the owner thread.
+        forget
+            At the end.
+        refuse_waiting
+            Before a wait; raises on the owner thread, which would wait for itself.
+        """
+        self._wake, self._forget, self._refuse_waiting = wake, forget, refuse_waiting
 
     def push(self, piece: str) -> None:
         """Deliver text (owner thread)."""
@@ -262,3 +282,23 @@ class Handle:
         self._forget()
         self._done.set()
         self._pieces.put(None)
+        # A handle that someone keeps must not keep the engine.
+        self.attach(_nothing, _nothing, _nothing)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise InvalidRequest unless `timeout` is None or a number of seconds."""
+    if timeout is None:
+        return
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or math.isnan(timeout) or timeout < 0:
+        raise InvalidRequest(f"timeout must be seconds of at least 0, or None, not {timeout!r}")
+
+
+def cause(error: BaseException) -> str:
+    """An exception in one line: its type and its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
+def _nothing() -> None:
+    pass

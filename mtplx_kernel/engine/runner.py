@@ -13,7 +13,15 @@ from mtplx_kernel.decoding.drafting import LookupDrafter
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep, Outcome
 from mtplx_kernel.decoding.text import TextStream
-from mtplx_kernel.engine.request import FinishReason, Generation, GenerationStats, Handle
+from mtplx_kernel.engine.request import (
+    FinishReason,
+    Generation,
+    GenerationStats,
+    Handle,
+    Request,
+    cause,
+)
+from mtplx_kernel.errors import RequestFailed
 from mtplx_kernel.models import blas
 from mtplx_kernel.models.load import LoadedModel
 from mtplx_kernel.models.threads import pinned_threads
@@ -63,11 +71,22 @@ class Runner:
 
     def submit(self, handle: Handle) -> None:
         """Queue a request."""
-        request, facts = handle.request, self._loaded.facts
+        try:
+            row = self._row(handle.request)
+        except Exception as error:  # a tokenizer that cannot decode the prompt
+            handle.window.ended = self._clock()
+            handle.window.finish_reason = str(FinishReason.ERROR)
+            handle.fail(RequestFailed(f"the prompt cannot be decoded: {cause(error)}"))
+            return
+        self.jobs[row.request_id] = Job(handle, row)
+        self._policy.arrive(Arrival(row.request_id, row.prefill_left), self._clock())
+
+    def _row(self, request: Request) -> Row:
+        facts = self._loaded.facts
         end_ids = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos:
             end_ids |= facts.end_ids
-        row = Row(
+        return Row(
             request_id=request.request_id,
             ids=list(request.prompt_ids),
             params=request.params,
@@ -77,8 +96,6 @@ class Runner:
             context_length=facts.context_length,
             text=TextStream(self._loaded.tokenizer, request.prompt_ids, request.params.stop),
         )
-        self.jobs[request.request_id] = Job(handle, row)
-        self._policy.arrive(Arrival(request.request_id, row.prefill_left), self._clock())
 
     def cancel(self, request_id: str) -> None:
         """End a request for the reason its handle gives; one that has ended is left alone."""
@@ -104,9 +121,8 @@ class Runner:
         try:
             outcomes = self._forward(quantum, [job.row for job in jobs])
         except Exception as error:  # whatever a forward raises ends its rows, and only those
-            cause = f"the forward failed: {type(error).__name__}: {error}"
             for job in jobs:
-                self._end(job, FinishReason.ERROR, cause, wipe=True)
+                self._end(job, FinishReason.ERROR, f"the forward failed: {cause(error)}", wipe=True)
         else:
             for outcome in outcomes:
                 self._deliver(self.jobs[outcome.row.request_id], outcome)
@@ -140,16 +156,16 @@ class Runner:
         if outcome.tokens and window.first_token is None:
             window.first_token = self._clock()
         window.record_cycle(outcome.drafted, outcome.accepted)
+        window.completion_tokens += len(outcome.tokens)
+        for token in outcome.tokens:
+            if token.text:
+                handle.push(token.text)
         try:
-            for token in outcome.tokens:
-                window.completion_tokens += 1
-                if token.text:
-                    handle.push(token.text)
-                if handle.request.on_token is not None:
+            if handle.request.on_token is not None:
+                for token in outcome.tokens:
                     handle.request.on_token(token.id, token.text)
-        except Exception as error:  # the caller's own code failed: that ends this request alone
-            cause = f"the on_token callback raised {type(error).__name__}: {error}"
-            self._end(job, FinishReason.ERROR, cause)
+        except BaseException as error:  # the caller's code, even sys.exit(), ends its request only
+            self._end(job, FinishReason.ERROR, f"the on_token callback raised {cause(error)}")
             return
         if outcome.error is not None:
             self._end(job, FinishReason.ERROR, outcome.error, wipe=True)
@@ -164,10 +180,15 @@ class Runner:
         del self.jobs[row.request_id]
         self._policy.leave(row.request_id, self._clock())
         self.step.release(row, wipe=wipe)
-        rest = row.text.finish()
+        try:
+            rest = row.text.finish()
+        except Exception as failure:  # a tokenizer that cannot decode what the model said
+            rest, reason = "", FinishReason.ERROR
+            error = error or f"the text cannot be decoded: {cause(failure)}"
         if rest:
             handle.push(rest)
         window = handle.window
+        window.completion_tokens = len(row.output)
         window.ended = self._clock()
         window.finish_reason = str(reason)
         self.memory_bytes = int(mx.get_active_memory())

@@ -49,15 +49,18 @@ def bound_library() -> Path | None:
     if PRODUCT not in slots:
         raise BindingUnknown(f"libmlx does not call {PRODUCT}")
     target = _pointer(libmlx.start + slots[PRODUCT]).value
-    owner = next((m.path for m in mappings if m.start <= target < m.end), None)
+    owner = _owner(mappings, target)
     return None if owner is None or owner == libmlx.path else Path(owner)
 
 
-def redirect(address_of: Callable[[str], int | None]) -> tuple[str, ...]:
+def redirect(library: Path, address_of: Callable[[str], int | None]) -> tuple[str, ...]:
     """Point MLX's calls to other code; calls that are already running end where they are.
 
     Parameters
     ----------
+    library
+        The file of the new code, already loaded. What it does not hold itself is left alone: looked
+        up through it, a name like `memcpy` leads to a library that it depends on.
     address_of
         The address of the new code for a function's name, or None to leave that function alone.
 
@@ -74,8 +77,13 @@ def redirect(address_of: Callable[[str], int | None]) -> tuple[str, ...]:
     """
     mappings = _mappings()
     libmlx, slots = _libmlx(mappings)
+    file = str(library.resolve())
     found = {name: address_of(name) for name in slots}
-    changes = {name: address for name, address in found.items() if address is not None}
+    changes = {
+        name: address
+        for name, address in found.items()
+        if address is not None and _owner(mappings, address) == file
+    }
     for name in changes:
         place = libmlx.start + slots[name]
         if not any(m.writable and m.start <= place < m.end for m in mappings):
@@ -108,3 +116,8 @@ def _mappings() -> list[_Mapping]:
             start, end = (int(part, 16) for part in fields[0].split("-"))
             found.append(_Mapping(start, end, "w" in fields[1], int(fields[2], 16), fields[5]))
     return found
+
+
+def _owner(mappings: list[_Mapping], address: int) -> str | None:
+    """The file whose mapping holds an address."""
+    return next((m.path for m in mappings if m.start <= address < m.end), None)

@@ -34,7 +34,7 @@ __all__ = [
 
 OPT_OUT_VARIABLE = "MTPLX_KERNEL_BLAS"
 _COST = "matrix products take 3 to 80 times as long"
-_REMEDY = "pip install 'mtplx_kernel[cpu]' and load again"
+_REMEDY = "pip install scipy-openblas32 and load again"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def ensure() -> BlasStatus:
 
     It may be called at any time: what MLX multiplies afterwards is fast. On Linux CPUs an OpenBLAS
     that MLX already calls is kept; else the `cpu` extra's is taken, else a conda environment's,
-    else MLX's own reference BLAS stays. `MTPLX_KERNEL_BLAS=stock` keeps MLX's own.
+    else MLX's own reference BLAS stays. With `MTPLX_KERNEL_BLAS=stock` nothing is changed.
 
     Returns
     -------
@@ -128,8 +128,6 @@ def calibrate(run: Callable[[], float]) -> int | None:
 
 
 def _decide() -> BlasStatus:
-    if os.environ.get(OPT_OUT_VARIABLE, "").strip().lower() == "stock":
-        return _stock(f"{OPT_OUT_VARIABLE}=stock is set: {_COST}; unset it and load again")
     if sys.platform == "darwin":
         return BlasStatus("accelerate", "Accelerate", fast=True)
     import mlx.core as mx
@@ -137,26 +135,31 @@ def _decide() -> BlasStatus:
     if mx.default_device().type == mx.DeviceType.gpu:
         return BlasStatus("gpu", "the GPU's own matrix kernels", fast=True)
     try:
-        return _on_linux_cpu()
+        bound = bound_library()
+        if bound is not None and "openblas" in bound.name:
+            _process.library = OpenBlas(
+                LibraryFile(bound, "scipy_" if "scipy" in bound.name else "")
+            )
+        elif os.environ.get(OPT_OUT_VARIABLE, "").strip().lower() == "stock":
+            return _stock(f"{OPT_OUT_VARIABLE}=stock is set: {_COST}; unset it and load again")
+        else:
+            _process.library = _redirected()
     except OpenBlasMissing as err:
         return _stock(f"no fast BLAS, as {_line(err)}: {_COST}; {_REMEDY}")
     except (BindingUnknown, OSError) as err:
         return _stock(f"MLX's BLAS cannot be changed here, as {_line(err)}: {_COST}")
+    return BlasStatus("openblas", _process.library.name, fast=True)
 
 
-def _on_linux_cpu() -> BlasStatus:
+def _redirected() -> OpenBlas:
+    """Load an OpenBLAS, make MLX call it, and look whether it does."""
+    library = OpenBlas(find_library())
+    redirect(library.path, library.address_of)
     bound = bound_library()
-    if bound is not None and "openblas" in bound.name:
-        library = OpenBlas(LibraryFile(bound, "scipy_" if "scipy" in bound.name else ""))
-    else:
-        library = OpenBlas(find_library())
-        redirect(library.address_of)
-        bound = bound_library()
-        if bound is None or "openblas" not in bound.name:
-            raise BindingUnknown(f"MLX still calls {bound}")
-        library.threads = pinned_threads() or available_cpus()
-    _process.library = library
-    return BlasStatus("openblas", library.name, fast=True)
+    if bound is None or "openblas" not in bound.name:
+        raise BindingUnknown(f"MLX still calls {bound}")
+    library.threads = pinned_threads() or available_cpus()
+    return library
 
 
 def _stock(reason: str) -> BlasStatus:

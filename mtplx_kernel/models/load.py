@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,20 +77,20 @@ def load(folder: Path, name: str) -> LoadedModel:
         If a file is missing or damaged, or the family is unknown to mlx-lm.
     """
     blas.ensure()
+    on_gpu = mx.default_device().type == mx.DeviceType.gpu
     try:
         model, config = load_model(folder)
         tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+        precision = _precision(model, config)
+        if not on_gpu:
+            model, precision = _dense(model), "float32"
+        target = Target(model)
+    except Exception as error:  # a damaged file makes the loaders raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelUnusable(
             f"{name} cannot be loaded from {folder}: {reason[:300]}; "
             "it must be a complete mlx-lm model folder"
         ) from error
-    on_gpu = mx.default_device().type == mx.DeviceType.gpu
-    precision = _precision(model, config)
-    if not on_gpu:
-        model, precision = _dense(model), "float32"
-    target = Target(model)
     caches, rollback_reason = _caches(model, target)
     blas.calibrate(_decode_timer(target, caches))
     facts = ModelFacts(
@@ -188,6 +187,6 @@ def _count_parameters(model: Any) -> int:
 def _context_length(config: dict[str, Any]) -> int:
     for scope in (config, config.get("text_config") or {}):
         for key in CONTEXT_KEYS:
-            if isinstance(scope.get(key), int):
+            if isinstance(scope.get(key), int) and scope[key] > 1:
                 return int(scope[key])
     return UNBOUNDED

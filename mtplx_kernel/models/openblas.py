@@ -54,6 +54,7 @@ class OpenBlas:
     """
 
     def __init__(self, file: LibraryFile) -> None:
+        self.path = file.path
         self._prefix = file.prefix
         try:
             self._handle = ctypes.CDLL(str(file.path), mode=ctypes.RTLD_LOCAL)

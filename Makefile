@@ -1,0 +1,62 @@
+# `make demo` and `make test` set everything up by themselves; a second call reuses what is there.
+# EXTRA=none|cpu|cuda12|cuda13 overrides the backend; PYTHON=/path/to/python3 the interpreter.
+
+ifndef EXTRA
+EXTRA := $(shell sh scripts/setup.sh backend)
+endif
+PY := .venv/bin/python
+READY := .venv/ready-$(EXTRA)
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+LAB_ARGS ?=
+
+.PHONY: help setup demo lab test lint format bench notebooks clean force
+help:
+	@echo "make demo       the quick-start notebook, run and printed here"
+	@echo "make lab        the quick-start notebook in JupyterLab"
+	@echo "make test       linters, types and tests (PYTEST_ARGS=... goes to pytest)"
+	@echo "make lint       linters and types only"
+	@echo "make format     let ruff reformat and fix the code"
+	@echo "make bench      decode benchmark (BENCH_ARGS=... goes to it)"
+	@echo "make notebooks  run the notebooks and keep their outputs; redraw the pictures"
+	@echo "make setup      the set-up alone"
+	@echo "make clean      remove .venv and caches"
+
+# A checkout that was moved or copied is set up again: its environment points to the old place.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+$(READY): force
+endif
+$(READY): pyproject.toml scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh install "$(EXTRA)" "$(READY)"
+force:
+
+setup: $(READY)
+
+demo: $(READY)
+	@$(PY) notebooks/demo.py
+
+lab: $(READY)
+	$(PY) -m jupyterlab $(LAB_ARGS) notebooks/01_quickstart.ipynb
+
+lint: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+test: lint
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+format: $(READY)
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: $(READY)
+	$(PY) -m benchmarks.decode $(BENCH_ARGS)
+
+notebooks: $(READY)
+	$(PY) notebooks/demo.py --save
+	$(PY) docs/picture.py
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Side by side with peers: each benchmark prints ratios of sides that alternate within one run."""

@@ -1,0 +1,139 @@
+"""The runner without its thread, on a clock that ticks once a look: times and counts are exact."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.engine.request import FinishReason, GenerationStats, Handle, Request
+from mtplx_kernel.engine.runner import Runner
+from mtplx_kernel.engine.timeline import DecodeWindow
+from mtplx_kernel.models.load import LoadedModel, load
+from mtplx_kernel.scheduling.serial import SerialPolicy
+from tests.engine.conftest import PROBE
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_folder: Path) -> LoadedModel:
+    return load(tiny_folder, "tiny")
+
+
+@pytest.fixture
+def runner(loaded: LoadedModel) -> Runner:
+    ticks = itertools.count(100.0)
+    return Runner(loaded, SerialPolicy(chunk=2), clock=lambda: next(ticks))
+
+
+def handle(name: str, prompt: list[int], **options: Any) -> Handle:
+    params = SamplingParams.of(options)
+    request = Request(
+        request_id=name,
+        prompt_ids=tuple(prompt),
+        params=params,
+        seed=params.seed or 0,
+        mode=params.mode or GenerationMode.AR,
+    )
+    return Handle(request, DecodeWindow(name, 99.0, prompt_tokens=len(prompt)))
+
+
+def test_a_prompt_is_fed_in_chunks_but_for_its_last_token(runner: Runner) -> None:
+    asked = handle("a", PROBE, max_tokens=2)
+    runner.submit(asked)
+    row = runner.jobs["a"].row
+    committed = []
+    while runner.run_next():
+        committed.append(row.committed)
+    assert committed[:2] == [2, 4]
+    assert len(committed) == 4  # two chunks, two cycles
+    assert asked.result().finish_reason is FinishReason.LENGTH
+    assert runner.jobs == {}
+    assert runner.snapshot() == {"mode": "serial", "serial": {"open": 0, "left": 1}}
+
+
+def test_times_come_from_the_clock_and_make_the_stats(runner: Runner) -> None:
+    asked = handle("a", [1, 2, 3], max_tokens=3)
+    runner.submit(asked)
+    while runner.run_next():
+        pass
+    w, stats = asked.window, asked.result().stats
+    assert w.admitted == w.prefill_started
+    assert w.admitted is not None
+    assert w.first_token is not None
+    assert w.ended is not None
+    assert all(t == int(t) for t in (w.admitted, w.first_token, w.ended))
+    assert 99.0 < w.admitted < w.first_token < w.ended
+    assert stats.queue_wait_s == w.admitted - 99.0
+    assert stats.prefill_s == w.first_token - w.admitted
+    assert stats.ttft_s == w.first_token - 99.0
+    assert stats.decode_elapsed_s == w.ended - w.first_token
+    assert stats.decode_tok_s == 2 / (w.ended - w.first_token)
+    assert stats.end_to_end_tok_s == 3 / (w.ended - 99.0)
+
+
+def test_requests_run_one_after_the_other(runner: Runner) -> None:
+    first, second = handle("a", PROBE, max_tokens=3), handle("b", PROBE, max_tokens=3)
+    runner.submit(first)
+    runner.submit(second)
+    while not first.done:
+        assert runner.run_next()
+        assert second.window.admitted is None
+    while runner.run_next():
+        pass
+    assert first.result().token_ids == second.result().token_ids
+
+
+def test_a_cancel_between_quanta(runner: Runner) -> None:
+    first, second = handle("a", PROBE, max_tokens=9), handle("b", PROBE, max_tokens=2)
+    runner.submit(first)
+    runner.submit(second)
+    for _ in range(4):
+        runner.run_next()
+    runner.cancel("a")  # nobody asked for it: the handle gives no reason
+    assert not first.done
+    first.cancel()
+    runner.cancel("a")
+    runner.cancel("a")
+    runner.cancel("nobody")
+    assert first.result().finish_reason is FinishReason.CANCELLED
+    assert len(first.result().token_ids) == 2
+    while runner.run_next():
+        pass
+    assert second.result().token_ids == first.result().token_ids
+
+
+def test_the_end_of_all(runner: Runner) -> None:
+    handles = [handle(name, PROBE, max_tokens=9) for name in "abc"]
+    for each in handles:
+        runner.submit(each)
+    for _ in range(3):
+        runner.run_next()
+    runner.end_all(FinishReason.CANCELLED)
+    assert [len(h.result().token_ids) for h in handles] == [1, 0, 0]
+    assert [h.result().finish_reason for h in handles] == ["cancelled"] * 3
+    assert not runner.run_next()
+
+
+def test_cycles_are_counted_by_depth() -> None:
+    window = DecodeWindow("a", 0.0)
+    for drafted, accepted in ((0, 0), (3, 2), (1, 0), (2, 2)):
+        window.record_cycle(drafted, accepted)
+    assert window.verify_calls == 4
+    assert window.drafted_by_depth == [3, 2, 1]
+    assert window.accepted_by_depth == [2, 2, 0]
+
+
+def test_stats_of_a_request_that_never_ran() -> None:
+    asked = handle("a", PROBE, max_tokens=2)
+    asked.window.ended = 104.0
+    found = GenerationStats.of(asked.request, asked.window, "serial").as_dict()
+    assert found == {
+        "scheduler_mode": "serial",
+        "generation_mode": "ar",
+        "prompt_tokens": 5,
+        "completion_tokens": 0,
+        "seed": 0,
+    }

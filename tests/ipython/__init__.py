@@ -1,0 +1,1 @@
+"""The IPython room: magics, options, completion, in shells, kernels and terminals."""

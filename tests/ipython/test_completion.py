@@ -1,0 +1,94 @@
+"""Tab: what is offered after %mtplx, through IPython's own completer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import CompletionContext, provisionalcompleter
+
+from mtplx_kernel import options
+from mtplx_kernel.completion import MtplxCompletion
+from tests.ipython.conftest import Bench
+
+Tab = Callable[[str], list[str]]
+FLAGS = [option.flag for option in options.REQUEST_OPTIONS]
+
+
+@pytest.fixture
+def tab(bench: Bench) -> Tab:
+    """Press the key at the end of a text: the texts that the offers would make of it."""
+    completer = bench.shell.Completer
+    completer.custom_matchers[:] = [MtplxCompletion(lambda: ["smollm2-135m", "hub/smol"]).matcher]
+
+    def press(text: str) -> list[str]:
+        with provisionalcompleter():
+            return [text[: c.start] + c.text for c in completer.completions(text, len(text))]
+
+    return press
+
+
+def test_verbs(tab: Tab) -> None:
+    assert tab("%mtplx ") == [f"%mtplx {verb}" for verb in options.VERBS]
+    assert tab("%mtplx mo") == ["%mtplx models", "%mtplx mode"]
+    assert tab("for x in y:\n    g = %mtplx st") == ["for x in y:\n    g = %mtplx status"]
+
+
+def test_options_of_a_cell(tab: Tab) -> None:
+    assert tab("%%mtplx ") == [f"%%mtplx {flag}" for flag in FLAGS]
+    assert tab("%%mtplx --seed 3 --to") == ["%%mtplx --seed 3 --top-p", "%%mtplx --seed 3 --top-k"]
+
+
+def test_an_option_is_offered_once_unless_it_repeats(tab: Tab) -> None:
+    assert tab("%%mtplx --seed 3 --s") == [
+        f"%%mtplx --seed 3 {flag}" for flag in ("--stop", "--system")
+    ]
+    assert "%%mtplx --stop x --stop" in tab("%%mtplx --stop x --s")
+
+
+def test_options_of_verbs_are_their_own(tab: Tab) -> None:
+    assert tab("%mtplx load x --") == ["%mtplx load x --mode", "%mtplx load x --queue-limit"]
+    assert tab("%mtplx ask --ma") == ["%mtplx ask --max-tokens", "%mtplx ask --markdown"]
+
+
+def test_values(tab: Tab) -> None:
+    assert tab("%mtplx mode ") == ["%mtplx mode mtp", "%mtplx mode ar"]
+    assert tab("%%mtplx --mode a") == ["%%mtplx --mode ar"]
+    assert tab("%%mtplx --mode=") == ["%%mtplx --mode=mtp", "%%mtplx --mode=ar"]
+    assert tab("%mtplx load x --mode m") == ["%mtplx load x --mode mtp"]
+
+
+def test_models_and_folders(tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("smooth", "models/one", "models/.hidden"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "smile.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert tab("%mtplx load smol") == ["%mtplx load smollm2-135m"]
+    assert tab("%mtplx load sm") == ["%mtplx load smollm2-135m", "%mtplx load smooth/"]
+    assert tab("%mtplx load hub/") == ["%mtplx load hub/smol"]
+    assert tab("%mtplx load ./models/") == ["%mtplx load ./models/one/"]
+    assert tab(f"%mtplx load {tmp_path}/mo") == [f"%mtplx load {tmp_path}/models/"]
+
+
+def test_the_catalog_is_offered(bench: Bench) -> None:
+    with provisionalcompleter():
+        text = "%mtplx load smol"
+        found = [c.text for c in bench.shell.Completer.completions(text, len(text))]
+    assert "smollm2-135m" in found
+
+
+@pytest.mark.parametrize(
+    "text", ["%%mtplx\nsta", "%%mtplx\n%%mtplx --se", "%timeit --se", "mtplx --se", "%mtplxx lo"]
+)
+def test_elsewhere_nothing_is_offered(text: str) -> None:
+    lines = text.split("\n")
+    context = CompletionContext(
+        token=lines[-1].split(" ")[-1],
+        full_text=text,
+        cursor_position=len(lines[-1]),
+        cursor_line=len(lines) - 1,
+        limit=None,
+    )
+    matcher = MtplxCompletion(lambda: []).matcher
+    assert matcher(context) == {"completions": [], "suppress": False}

@@ -1,0 +1,1 @@
+"""Views of a running engine; installed as `mtplx_kernel.widgets`."""
