@@ -35,7 +35,11 @@ class Report:
 def text(report: Report) -> str:
     """The report for people."""
     rounds = report.table[0]["rounds"]
-    few = "" if rounds >= ENOUGH_ROUNDS else f" (too few to quote: {ENOUGH_ROUNDS} or more)"
+    few = (
+        ""
+        if rounds >= ENOUGH_ROUNDS
+        else f"\nToo few rounds to quote: repeat {ENOUGH_ROUNDS} times."
+    )
     parts = [
         f"{report.benchmark}: {report.model}, {report.table[0]['tokens']} tokens a run, "
         f"medians of {rounds} {'round' if rounds == 1 else 'rounds'}{few}",
@@ -115,8 +119,8 @@ def _equality(report: Report) -> str:
         if row["differing_runs"]
     ]
     return (
-        "Tokens differ from those of mlx-lm's first run in the same process. A margin near\n"
-        "zero is a near tie between the two likeliest tokens, which rounding may turn:\n"
+        "Tokens differ from those of mlx-lm's first run in the same process.\n"
+        "A margin near zero is a near tie, which rounding may turn:\n"
         + table(("PROMPT", "SIDE", "RUNS", "FROM TOKEN", "TOP-2 MARGIN"), lines)
     )
 

@@ -136,14 +136,14 @@ class MtplxMagics(Magics):
         with one_line_errors():
             if cell is not None:
                 return self._cell(line, cell, local_ns or {})
-            verb, _, rest = line.strip().partition(" ")
-            if verb in {"", "?", "-h", "--help"}:
+            verb, rest = (*line.split(maxsplit=1), "", "")[:2]
+            if verb == "ask":
+                return self._ask(rest, local_ns or {})
+            verb, *words = split_words(line.strip().removesuffix(";")) or ["help"]
+            if verb in {"?", "-h", "--help"}:
                 verb = "help"
             if verb not in options.VERBS:
                 raise InvalidRequest(options.unknown("verb", verb, options.VERBS))
-            if verb == "ask":
-                return self._ask(rest, local_ns or {})
-            words = split_words(rest)
             actions: dict[str, Callable[[list[str]], None]] = {
                 "load": self._load,
                 "models": self._models,
@@ -170,6 +170,7 @@ class MtplxMagics(Magics):
             problem = "which model? " if not names else "one model at a time, quote a path: "
             raise InvalidRequest(f"{problem}%mtplx load NAME; %mtplx models lists the known ones")
         loading = {**({"mode": self.mode} if self.mode else {}), **found}
+        print(f"Loading {names[0]} ...", flush=True)
         started = time.perf_counter()
         try:
             engine = self._engines.load(names[0], **loading)
@@ -283,9 +284,12 @@ class MtplxMagics(Magics):
         try:
             generation = wait(handle, sink)
         except KeyboardInterrupt:
-            raise GenerationInterrupted(
-                "Interrupted; the model is busy with one step and lets go after it."
-            ) from None
+            if not handle.done:
+                busy = "Interrupted; the model is busy with one step and lets go after it."
+                raise GenerationInterrupted(busy) from None
+            self._bind(handle.result(), wanted.out)
+            complete = f"Interrupted; the answer is complete in {RESULT_NAME}."
+            raise GenerationInterrupted(complete) from None
         except RequestFailed as err:
             self._bind(err.generation, wanted.out)
             raise

@@ -167,9 +167,8 @@ def _window_line(window: DecodeWindow) -> str:
     ]
     if window.first_token is not None:
         parts.append(f"first after {window.first_token - window.submitted:.2f} s")
-        more = window.completion_tokens - 1
-        if window.ended is not None and more > 0 and window.ended > window.first_token:
-            parts.append(f"{more / (window.ended - window.first_token):.1f} tokens a second")
+    if window.decode_tok_s is not None:
+        parts.append(f"{window.decode_tok_s:.1f} tokens a second")
     if any(window.drafted_by_depth):
         accepted, drafted = sum(window.accepted_by_depth), sum(window.drafted_by_depth)
         parts.append(f"{accepted} of {drafted} drafts accepted")

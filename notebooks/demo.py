@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
+import signal
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
@@ -20,7 +23,7 @@ FOLDER = Path(__file__).resolve().parent
 QUICK_START = FOLDER / "01_quickstart.ipynb"
 CELL_LIMIT_S = 900
 """The first load downloads a model, so one cell may take minutes on a slow line."""
-PLACES = {str(FOLDER.parent): ".", f"{Path.home()}/": "~/"}
+PLACES = {str(FOLDER.parent): "."} | ({f"{Path.home()}/": "~/"} if Path.home().name else {})
 """This machine's folders and what they are called in a committed notebook."""
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -48,14 +51,17 @@ class PrintingClient(NotebookClient):
             resources={"metadata": {"path": str(FOLDER)}},
         )
         self.sink = sink
-        self.on_cell_start = self._show_source
+        self.interrupted = False
+        self.on_cell_start = self._begin
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> Any:
         """Take one kernel message, and print it if it carries an output."""
         self._print(_text_of(msg["msg_type"], msg["content"]))
         return super().process_message(msg, cell, cell_index)
 
-    def _show_source(self, cell: NotebookNode, cell_index: int) -> None:
+    def _begin(self, cell: NotebookNode, cell_index: int) -> None:
+        # nbclient would tear the kernel down under the running cell; interrupt it instead.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt)
         self._print("\n")
         if cell.cell_type == "markdown":
             self._print(_wrapped(cell.source) + "\n")
@@ -63,6 +69,11 @@ class PrintingClient(NotebookClient):
             prompt = f"In [{self.code_cells_executed + 1}]: "
             lines = textwrap.indent(cell.source, " " * len(prompt))
             self._print(prompt + lines[len(prompt) :] + "\n")
+
+    def _interrupt(self) -> None:
+        assert isinstance(self.km, AsyncKernelManager)
+        self.interrupted = True
+        self._stopping = asyncio.ensure_future(self.km.interrupt_kernel())
 
     def _print(self, text: str) -> None:
         if self.sink is not None:
@@ -116,7 +127,7 @@ def settle(notebook: NotebookNode) -> NotebookNode:
 def _settled(text: str) -> str:
     for place, name in PLACES.items():
         text = text.replace(place, name)
-    return "".join(line.rsplit("\r", 1)[-1] for line in text.splitlines(keepends=True))
+    return "\n".join(line.rsplit("\r", 1)[-1] for line in text.split("\n"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,11 +138,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for path in options.notebooks:
         notebook = nbformat.read(path, as_version=4)
+        client = PrintingClient(notebook, sys.stdout)
         try:
-            PrintingClient(notebook, sys.stdout).execute()
+            client.execute()
         except CellExecutionError:
-            print(f"{path.name}: the cell above failed", file=sys.stderr)
-            return 1
+            what = "was interrupted" if client.interrupted else "failed"
+            print(f"{path.name}: the cell above {what}", file=sys.stderr)
+            return 130 if client.interrupted else 1
         if options.save:
             nbformat.write(settle(notebook), path)
     print("This was notebooks/01_quickstart.ipynb. Open it in JupyterLab and change it: make lab")

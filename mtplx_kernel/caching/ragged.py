@@ -126,11 +126,11 @@ class RaggedKVCache:
         fresh = mx.zeros((self.slots, heads, room, dim), new.dtype)
         return fresh if buffer is None else mx.concatenate([buffer, fresh], axis=2)
 
-    def clear(self, slot: int) -> None:
+    def clear(self, slot: int, start: int = 0) -> None:
         """Zero a slot: masked keys count as 0 times their value, and 0 times NaN is NaN."""
         if self.keys is not None and self.values is not None:
-            self.keys[slot] = mx.zeros_like(self.keys[slot])
-            self.values[slot] = mx.zeros_like(self.values[slot])
+            self.keys[slot, :, start:] = 0.0
+            self.values[slot, :, start:] = 0.0
 
     @property
     def arrays(self) -> list[mx.array]:

@@ -53,7 +53,8 @@ class RecurrentCache(ArraysCache):
         assert self._span is not None
         if array is None or all(fresh):
             return None
-        shown = array if self._span.rows == self.slots else array[self._span.slots]
+        # A new object for the same memory: a layer that writes in place must not reach the old one.
+        shown = array[...] if self._span.rows == self.slots else array[self._span.slots]
         return _where_rows(fresh, mx.zeros_like(shown), shown) if any(fresh) else shown
 
     def commit(self, whole: list[bool]) -> None:
@@ -82,7 +83,7 @@ class RecurrentCache(ArraysCache):
     def advance(self, N: int) -> None:
         """Nothing to do: lengths are set for each forward, and the span shares them."""
 
-    def clear(self, slot: int) -> None:
+    def clear(self, slot: int, start: int = 0) -> None:
         """Nothing to do: a row that starts at 0 is shown no state."""
 
     @property

@@ -58,10 +58,10 @@ class SlotCaches:
         for leaf in self._leaves:
             leaf.commit(whole)
 
-    def clear(self, slot: int) -> None:
-        """Wipe a slot whose row may have left values that are not finite."""
+    def clear(self, slot: int, start: int = 0) -> None:
+        """Wipe a slot from a position on, where values that are not finite may be."""
         for leaf in self._leaves:
-            leaf.clear(slot)
+            leaf.clear(slot, start)
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -100,7 +100,7 @@ class StockCaches:
         if not all(whole):
             raise UnsupportedCache("these caches cannot take a token back")
 
-    def clear(self, slot: int) -> None:
+    def clear(self, slot: int, start: int = 0) -> None:
         """Forget the row."""
         self.layers = []
 

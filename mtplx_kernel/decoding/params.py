@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -168,7 +167,7 @@ def _number(name: str, value: object, low: float, high: float, above: bool = Fal
     allowed = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"{name} must be a number {allowed}, not {value!r}")
-    if not math.isfinite(value) or value > high or value < low or (above and value == low):
+    if not low <= value <= high or (above and value == low):  # NaN is in no range
         raise InvalidRequest(f"{name} must be a number {allowed}, not {value}")
 
 

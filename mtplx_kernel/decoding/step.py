@@ -19,6 +19,8 @@ from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.sampling import Draw, draw
 from mtplx_kernel.models.target import Target
 
+FAILED = -1
+"""In place of a token whose logits are not finite."""
 NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {position}"
 
 
@@ -108,12 +110,22 @@ class DecodeStep:
         Its caches; without rollback no drafts are made.
     drafter
         Where drafts come from; None drafts nothing.
+    look_ahead
+        Whether to launch ahead. It pays on a GPU; MLX computes on a CPU before a launch returns.
     """
 
-    def __init__(self, target: Target, caches: Caches, drafter: Drafter | None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        caches: Caches,
+        drafter: Drafter | None,
+        *,
+        look_ahead: bool = True,
+    ) -> None:
         self.target = target
         self.caches = caches
         self.drafter = drafter if caches.rollback else None
+        self._look_ahead = look_ahead
         self._ahead: _Flight | None = None
 
     def prefill(self, row: Row, count: int) -> None:
@@ -137,9 +149,12 @@ class DecodeStep:
         flight, self._ahead = self._ahead, None
         if flight is None or not flight.fits(rows):
             flight = self._launch(rows, self._propose(rows))
-        if _can_look_ahead(flight):
+        if self._look_ahead and _next_is_known(flight):
             self._ahead = self._launch_ahead(flight)
         targets = flight.read()
+        if any(d and FAILED in t for d, t in zip(flight.drafts, targets, strict=True)):
+            flight = self._launch_without_drafts(flight)
+            targets = flight.read()
         accepted = [_agreement(d, t) for d, t in zip(flight.drafts, targets, strict=True)]
         self._commit(flight, accepted)
         outcomes = []
@@ -205,6 +220,14 @@ class DecodeStep:
         logits = self.target.logits(hidden[:, 0])
         return self._flight(rows, starts, [[] for _ in rows], draw(logits, draws))
 
+    def _launch_without_drafts(self, flight: _Flight) -> _Flight:
+        """Judge rows by their own tokens: what is not finite may be a wrong draft's doing."""
+        for row, drafts in zip(flight.rows, flight.drafts, strict=True):
+            if drafts:
+                row.draft_error = f"dropped {drafts!r}: their logits are not finite"
+                self.caches.clear(row.slot, row.committed)
+        return self._launch(flight.rows, [[] for _ in flight.rows])
+
     def _flight(
         self, rows: Sequence[Row], starts: list[int], drafts: list[list[int]], targets: mx.array
     ) -> _Flight:
@@ -220,7 +243,7 @@ class DecodeStep:
                 row.committed = len(row.ids) + a
 
 
-def _can_look_ahead(flight: _Flight) -> bool:
+def _next_is_known(flight: _Flight) -> bool:
     """Whether all is known of the next cycle but its tokens: no drafts, no penalties, room left."""
     return all(
         row.depth == 0 and not row.params.penalised and row.room > 1 for row in flight.rows
@@ -247,7 +270,7 @@ def _emit(row: Row, drafted: int, tokens: list[int]) -> Outcome:
     accepted = len(tokens) - 1
     ended = error = None
     for token in tokens:
-        if token < 0:
+        if token == FAILED:
             error = NOT_FINITE.format(position=len(row.ids))
         elif token in row.end_ids:
             ended = "stop"

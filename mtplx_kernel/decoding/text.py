@@ -39,8 +39,8 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stop = stop
         self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
-        # The text from `_start` on is decoded anew with each token; up to `_clean` it holds whole
-        # characters only, and its first `_seen` characters are known.
+        # The ids from `_start` on are decoded anew with each token. Up to `_clean` they are whole
+        # characters; `_seen` characters of their text are known.
         self._start = 0
         self._clean = len(self._ids)
         self._seen = len(tokenizer.decode(self._ids))

@@ -68,11 +68,9 @@ class Engine:
         self._owner = Owner(source.path, source.name, policy, self._ledger.bury)
         # An engine that nobody holds lets its model go; open requests hold theirs.
         weakref.finalize(self, self._owner.request_stop).atexit = False
-        loaded = self._owner.load()
+        self.facts, self.tokenizer = self._owner.load()
         try:
-            self.facts = loaded.facts
-            self.tokenizer = loaded.tokenizer
-            self._encoder = PromptEncoder(loaded.tokenizer, loaded.facts)
+            self._encoder = PromptEncoder(self.tokenizer, self.facts)
             self._mode = wanted or self._best_mode
             self._checked_mode(wanted)
         except BaseException:

@@ -13,11 +13,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
 from mtplx_kernel.errors import InvalidRequest
-from mtplx_kernel.models.load import LoadedModel, load
+from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
 from mtplx_kernel.scheduling.policy import Policy
 
 Mail = Callable[[Runner], None]
@@ -55,8 +56,13 @@ class Owner:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mtplx-owner-{name}", daemon=True)
 
-    def load(self) -> LoadedModel:
+    def load(self) -> tuple[ModelFacts, Any]:
         """Start the thread and wait for the model; an interrupt abandons the load.
+
+        Returns
+        -------
+        tuple
+            What other threads may have of it: the facts and the tokenizer.
 
         Raises
         ------
@@ -75,7 +81,7 @@ class Owner:
             self._thread.join()
             raise self._load_error
         assert self.loaded is not None
-        return self.loaded
+        return self.loaded.facts, self.loaded.tokenizer
 
     def post(self, mail: Mail) -> None:
         """Have `mail` run on the thread, between two quanta."""

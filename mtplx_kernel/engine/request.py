@@ -44,8 +44,8 @@ class Request:
 class GenerationStats:
     """What a request cost, the same record for every mode; what does not apply is None.
 
-    Seconds are wall-clock. `decode_tok_s` runs from the first token to the end and counts the
-    tokens after the first; `end_to_end_tok_s` counts all tokens from submit to end.
+    Seconds are wall-clock. `decode_tok_s` runs from the first token to the end and leaves
+    out the tokens that came with it; `end_to_end_tok_s` counts all tokens from submit to end.
     """
 
     scheduler_mode: str
@@ -96,7 +96,7 @@ class GenerationStats:
             prefill_s=_between(window.prefill_started, first),
             ttft_s=_between(window.submitted, first),
             decode_elapsed_s=decode_s,
-            decode_tok_s=(n - 1) / decode_s if decode_s and n > 1 else None,
+            decode_tok_s=window.decode_tok_s,
             end_to_end_tok_s=n / (end - window.submitted) if n else None,
             verify_calls=window.verify_calls or None,
             drafted_by_depth=tuple(window.drafted_by_depth) if mtp else None,

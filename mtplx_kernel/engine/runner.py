@@ -59,7 +59,8 @@ class Runner:
         self._policy = policy
         self._clock = clock
         drafter = LookupDrafter() if loaded.caches.rollback else None
-        self.step = DecodeStep(loaded.target, loaded.caches, drafter)
+        on_gpu = loaded.facts.device == "gpu"
+        self.step = DecodeStep(loaded.target, loaded.caches, drafter, look_ahead=on_gpu)
         self.jobs: dict[str, Job] = {}
         self.memory_bytes = int(mx.get_active_memory())
         self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)
@@ -155,6 +156,7 @@ class Runner:
         handle, window = job.handle, job.handle.window
         if outcome.tokens and window.first_token is None:
             window.first_token = self._clock()
+            window.first_block = len(outcome.tokens)
         window.record_cycle(outcome.drafted, outcome.accepted)
         window.completion_tokens += len(outcome.tokens)
         for token in outcome.tokens:

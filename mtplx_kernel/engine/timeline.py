@@ -27,9 +27,22 @@ class DecodeWindow:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    first_block: int = 0
+    """Tokens of the first cycle: they came together, at `first_token`."""
     verify_calls: int = 0
     drafted_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
+
+    @property
+    def decode_tok_s(self) -> float | None:
+        """Tokens a second after the first cycle's; None until there are any and the request ended.
+
+        The first cycle's tokens are left out: with drafts they are several, at no time at all.
+        """
+        later = self.completion_tokens - self.first_block
+        if self.first_token is None or self.ended is None or later == 0:
+            return None
+        return later / (self.ended - self.first_token)
 
     def record_cycle(self, drafted: int, accepted: int) -> None:
         """Count one verify of `drafted` drafts whose first `accepted` were right."""

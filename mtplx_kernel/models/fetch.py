@@ -210,11 +210,12 @@ def _progress_bar(
 
 
 def _bytes_below(folder: Path) -> int:
-    """Sum the sizes of files that another process may be moving meanwhile."""
+    """Sum the sizes of files that another process may be moving or deleting meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
+    for place, _, names in os.walk(folder):  # Passes over folders that have just gone.
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.path.getsize(os.path.join(place, name))
     return total
 
 

@@ -35,4 +35,4 @@ def make_policy(name: str) -> Policy:
         return POLICIES[SchedulerMode(name)]()
     allowed = ", ".join(POLICIES)
     what = "is not in this version" if name in list(SchedulerMode) else "is no scheduler"
-    raise InvalidRequest(f"scheduler {name!r} {what}; allowed: {allowed}")
+    raise InvalidRequest(f"scheduler {str(name)!r} {what}; allowed: {allowed}")

@@ -21,7 +21,7 @@ class SerialPolicy:
     def __init__(self, chunk: int = PREFILL_CHUNK) -> None:
         self._chunk = chunk
         self._prefill_left: dict[str, int] = {}
-        self._served = 0
+        self._ended = 0
 
     def arrive(self, arrival: Arrival, now: float) -> None:
         """Queue behind all others."""
@@ -30,7 +30,7 @@ class SerialPolicy:
     def leave(self, request_id: str, now: float) -> None:
         """Forget a request, wherever in the queue it is."""
         if self._prefill_left.pop(request_id, None) is not None:
-            self._served += 1
+            self._ended += 1
 
     def next(self, now: float) -> Quantum | None:
         """Go on with the oldest request."""
@@ -43,5 +43,5 @@ class SerialPolicy:
         return None
 
     def snapshot(self) -> dict[str, Any]:
-        """How many requests are open and how many have left."""
-        return {"open": len(self._prefill_left), "left": self._served}
+        """How many requests are open and how many have ended."""
+        return {"open_requests": len(self._prefill_left), "ended_requests": self._ended}

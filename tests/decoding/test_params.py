@@ -14,7 +14,7 @@ from mtplx_kernel.decoding.params import (
     GenerationMode,
     SamplingParams,
 )
-from mtplx_kernel.errors import InvalidRequest, MTPLXError
+from mtplx_kernel.errors import InvalidRequest
 
 NAN, INF = float("nan"), float("inf")
 BAD: dict[str, tuple[str, list[Any]]] = {
@@ -47,7 +47,6 @@ def test_bad_values_are_refused_in_one_line(name: str, value: Any) -> None:
     assert BAD[name][0] in message
     assert "\n" not in message
     assert ", not " in message
-    assert isinstance(caught.value, MTPLXError | ValueError)
 
 
 def test_every_option_has_bad_values() -> None:

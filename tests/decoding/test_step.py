@@ -293,28 +293,47 @@ def test_without_the_wipe_the_next_row_would_fail() -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_tokens_before_the_failure_are_kept(value: str) -> None:
+    """The fifth token's logits are spoiled, in a block with drafts and without."""
     model = build("llama")
     truth = alone(model, (5, 6, 7), 8)
 
-    class Injected(Target):
-        calls = 0
-
+    class Spoiled(Target):
         def logits(self, hidden: mx.array) -> mx.array:
             logits = super().logits(hidden)
-            self.calls += 1
-            if self.calls == 3:  # the probe at the start is the first
-                logits[1, 17] = float(value)
-            return logits
+            spoil = mx.argmax(logits, axis=-1) == truth[4]
+            return mx.where(spoil[:, None], float(value), logits)
 
+    assert truth.index(truth[4]) == 4
     drafter = GuessDrafter(lambda ids, depth: truth[len(ids) - 3 : len(ids) - 3 + depth])
-    step = DecodeStep(Injected(model), SlotCaches(model), drafter)
+    step = DecodeStep(Spoiled(model), SlotCaches(model), drafter)
     row = make_row((5, 6, 7), depth=2, ignore_eos=True)
-    step.prefill(row, row.prefill_left)
-    step.cycle([row])
-    (outcome,) = step.cycle([row])
+    outcome = finish(step, row)
     assert row.output == truth[:4]
-    assert [t.id for t in outcome.tokens] == truth[3:4]
     assert outcome.error == "the model's logits are not finite (NaN or infinity) at token 7"
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("kind", ["llama", "qwen3_next", "deepseek_v3"])
+def test_a_draft_whose_logits_are_not_finite_costs_only_speed(kind: str, slots: int) -> None:
+    """The drafts spoil their whole block, though the target would never have said them."""
+    model = build(kind)
+    table = mx.array(model.model.embed_tokens.weight)
+    table[200] = float("nan")
+    model.model.embed_tokens.weight = table
+    truth = alone(model, (5, 6, 7), 8)
+    assert 200 not in truth
+    step = DecodeStep(
+        Target(model),
+        SlotCaches(model, slots=slots),
+        GuessDrafter(lambda ids, depth: [*truth[len(ids) - 3 :][:1], 200][:depth]),
+    )
+    row = make_row((5, 6, 7), depth=2, max_tokens=8, ignore_eos=True)
+    # A longer neighbour: what the drafts left behind in the row's slot is masked, not overwritten.
+    long = [as_ar(make_row((9, 8, 7, 6, 5, 4, 3, 2, 1), slot=1, max_tokens=9, ignore_eos=True))]
+    rows = [row, *long[: slots - 1]]
+    run(step, rows)
+    assert row.output == truth
+    assert row.draft_error == f"dropped [{truth[5]}, 200]: their logits are not finite"
 
 
 @settings(max_examples=40, deadline=None)

@@ -67,7 +67,7 @@ def test_pieces_add_up_to_the_text(text: str, prompt: str) -> None:
 
 
 @settings(deadline=None)
-@given(text=st.text(st.characters(exclude_characters=REPLACEMENT)))
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters=REPLACEMENT)))
 def test_no_piece_holds_half_a_character(text: str) -> None:
     released, _ = pieces(BYTES.encode(text).ids)
     assert not any(REPLACEMENT in piece for piece in released)
@@ -217,3 +217,12 @@ def test_a_long_prompt_changes_nothing() -> None:
     ids = BYTES.encode("日本語").ids
     released, _ = pieces(ids, prompt=tuple(BYTES.encode("日" * 30).ids))
     assert "".join(released) == "日本語"
+
+
+def test_text_that_a_decoder_takes_back_for_a_moment_is_not_said_twice() -> None:
+    class Hesitates:
+        def decode(self, ids: list[int]) -> str:
+            return ("", "ab", "a", "abc")[len(ids)]
+
+    released, _ = pieces([0, 0, 0], Hesitates())
+    assert released == ["ab", "", "c", ""]

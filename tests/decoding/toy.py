@@ -33,7 +33,6 @@ class ToyCaches:
         self.held: list[Context] = [()] * slots
         self.seen: list[Context] = []
         self.span: Span | None = None
-        self.wiped: list[int] = []
 
     def begin(self, span: Span) -> list[Any]:
         """Go back to where the rows start; a recurrent state has to be there already."""
@@ -66,9 +65,8 @@ class ToyCaches:
             if right or not self.recurrent:
                 self.held[self.span.first + row] = self.seen[row]
 
-    def clear(self, slot: int) -> None:
-        self.wiped.append(slot)
-        self.held[slot] = ()
+    def clear(self, slot: int, start: int = 0) -> None:
+        self.held[slot] = self.held[slot][:start]
 
     @property
     def arrays(self) -> list[mx.array]:

@@ -68,5 +68,25 @@ def on_owner(engine: Engine, job: Callable[[Runner], Any]) -> Any:
     return results[0]
 
 
+def in_time(call: Callable[[], Any]) -> Any:
+    """The result of a call that must not wait for ever, or what it raised."""
+    ends: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            ends.append((call(), None))
+        except BaseException as error:
+            ends.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert ends, "it waits for ever"
+    ((result, error),) = ends
+    if error is not None:
+        raise error
+    return result
+
+
 def owner_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("mtplx-owner")]

@@ -102,7 +102,7 @@ def test_a_result_timeout_leaves_the_request_running(engine: Engine) -> None:
     gate = Gate()
     handle = engine.submit(PROBE, max_tokens=5, on_token=gate)
     gate.await_reached()
-    with pytest.raises(RequestTimeout, match=r"has not ended after 0.01 s; it goes on"):
+    with pytest.raises(RequestTimeout, match=r"has not ended after 0\.01 s; it goes on"):
         handle.result(0.01)
     with pytest.raises(TimeoutError):
         handle.result(0)
@@ -112,7 +112,7 @@ def test_a_result_timeout_leaves_the_request_running(engine: Engine) -> None:
 
 
 def test_a_generate_timeout_cancels(engine: Engine) -> None:
-    with pytest.raises(RequestTimeout, match="cancelled: no result after 0.05 s") as caught:
+    with pytest.raises(RequestTimeout, match=r"cancelled: no result after 0\.05 s") as caught:
         engine.generate(PROBE, timeout=0.05, **LONG)
     assert len(str(caught.value).splitlines()) == 1
     on_owner(engine, lambda _: None)

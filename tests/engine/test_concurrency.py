@@ -77,9 +77,7 @@ def test_first_in_first_out(engine: Engine) -> None:
     assert order == list(range(10))
 
 
-def test_a_full_queue_refuses_and_recovers(
-    start: Start, probe_ids: tuple[int, ...]
-) -> None:
+def test_a_full_queue_refuses_and_recovers(start: Start, probe_ids: tuple[int, ...]) -> None:
     engine = start(queue_limit=3)
     gate = Gate()
     running = engine.submit(PROBE, max_tokens=12, on_token=gate)
@@ -88,7 +86,9 @@ def test_a_full_queue_refuses_and_recovers(
     for refused in (engine.submit, engine.generate, engine.stream):
         with pytest.raises(QueueFull) as caught:
             refused(PROBE)
-        assert str(caught.value) == "3 requests wait, as many as may: try again when some have ended"
+        assert (
+            str(caught.value) == "3 requests wait, as many as may: try again when some have ended"
+        )
     assert engine.status()["queue"] == {"waiting": 3, "limit": 3}
     assert engine.status()["running"] == 1
     waiting[1].cancel()

@@ -107,6 +107,6 @@ def test_an_interrupt_while_it_loads(tiny_folder: Path) -> None:
         run_until(process, "loading")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == -signal.SIGINT
+    assert process.returncode in {1, -signal.SIGINT}  # by Python version; a crash has another
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert errors.count("Traceback") == 1

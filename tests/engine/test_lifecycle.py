@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,14 @@ from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.engine.request import FinishReason, Handle
 from mtplx_kernel.errors import EngineClosed
 from tests.engine.conftest import PROBE, Start
-from tests.engine.gates import PATIENCE_S, Gate, interrupt_main_thread, on_owner, owner_threads
+from tests.engine.gates import (
+    PATIENCE_S,
+    Gate,
+    in_time,
+    interrupt_main_thread,
+    on_owner,
+    owner_threads,
+)
 from tests.engine.test_cancel import LONG
 
 
@@ -180,7 +188,7 @@ def test_memory_is_flat_over_many_engines(tiny_folder: Path) -> None:
     gc.collect()
     base = mx.get_active_memory()
     assert [cycle() for _ in range(50)] == [base] * 50
-    assert mx.get_cache_memory() == 0
+    assert mx.get_cache_memory() < 1_000  # the model is 725 kB
 
 
 def break_policy(engine: Engine) -> None:
@@ -201,24 +209,24 @@ def test_when_the_owner_thread_dies_all_are_told(start: Start) -> None:
     gate.await_reached()
     waiting = engine.submit(PROBE, **LONG)
     stream = engine.stream(PROBE, **LONG)
-
-    async def ask() -> str:
-        with pytest.raises(EngineClosed) as caught:
-            await engine.agenerate(PROBE, **LONG)
-        return str(caught.value)
-
-    with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(anyio.run, ask)
-        while engine.status()["queue"]["waiting"] < 3:
+    calls: list[Callable[[], Any]] = [
+        running.result,
+        waiting.result,
+        lambda: list(stream),
+        lambda: engine.generate(PROBE, **LONG),
+        lambda: anyio.run(lambda: engine.agenerate(PROBE, **LONG)),
+    ]
+    why = "the engine's owner thread died: AssertionError: lost count"
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(in_time, call) for call in calls]
+        while engine.status()["queue"]["waiting"] < 4:
             pause()
         break_policy(engine)
         gate.open()
-        why = "the engine's owner thread died: AssertionError: lost count"
-        assert asking.result(PATIENCE_S) == why
-    for wait in (running.result, waiting.result, lambda: list(stream)):
-        with pytest.raises(EngineClosed) as caught:
-            wait()
-        assert str(caught.value) == why
+        for future in futures:
+            with pytest.raises(EngineClosed) as caught:
+                future.result(PATIENCE_S)
+            assert str(caught.value) == why
     status = engine.status()
     assert (status["state"], status["reason"]) == ("dead", why)
     assert (status["running"], status["queue"]["waiting"]) == (0, 0)

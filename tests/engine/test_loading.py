@@ -191,13 +191,14 @@ def test_an_interrupted_load_lets_go_of_everything(
         return load(folder, name)
 
     monkeypatch.setattr(owner_module, "load", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         mk.load(str(tiny_folder))
     (left,) = set(owner_threads()) - set(threads)
     gate.open()
     left.join(PATIENCE_S)
     assert not left.is_alive()
     assert mx.get_active_memory() == memory
+    assert caught.tb is not None  # a shell keeps the traceback, and with it the engine's frame
 
 
 def test_an_interrupt_just_after_the_load_lets_go_of_everything(
@@ -210,10 +211,11 @@ def test_an_interrupt_just_after_the_load_lets_go_of_everything(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine_module, "PromptEncoder", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         mk.load(str(tiny_folder))
     assert owner_threads() == threads
     assert mx.get_active_memory() == memory
+    assert caught.tb is not None
 
 
 def test_load_errors_are_errors_of_the_package(tmp_path: Path) -> None:

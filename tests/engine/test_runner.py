@@ -51,7 +51,10 @@ def test_a_prompt_is_fed_in_chunks_but_for_its_last_token(runner: Runner) -> Non
     assert len(committed) == 4  # two chunks, two cycles
     assert asked.result().finish_reason is FinishReason.LENGTH
     assert runner.jobs == {}
-    assert runner.snapshot() == {"mode": "serial", "serial": {"open": 0, "left": 1}}
+    assert runner.snapshot() == {
+        "mode": "serial",
+        "serial": {"open_requests": 0, "ended_requests": 1},
+    }
 
 
 def test_times_come_from_the_clock_and_make_the_stats(runner: Runner) -> None:

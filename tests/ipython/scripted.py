@@ -30,6 +30,10 @@ class Answer:
     error: str | None = None
     interrupted_after: int | None = None
     """Send the process the interrupt signal before this piece."""
+    done_before: bool = False
+    """The request has ended when the interrupt comes; its text is still being shown."""
+    stuck: bool = False
+    """The request does not end, and a second interrupt comes."""
 
 
 class ScriptedHandle(Handle):
@@ -41,6 +45,8 @@ class ScriptedHandle(Handle):
         for n, piece in enumerate(self.answer.pieces):
             if n == self.answer.interrupted_after:
                 signal.raise_signal(signal.SIGINT)
+                if self.answer.stuck:
+                    signal.raise_signal(signal.SIGINT)
             yield piece
             if self.cancel_reason:
                 # One piece more arrives between the interrupt and the end of the request.
@@ -97,7 +103,7 @@ class ScriptedEngine:
         )
         handle = ScriptedHandle(request, DecodeWindow(request.request_id, 0.0))
         handle.answer = self.answers.pop(0) if self.answers else Answer()
-        if handle.answer.interrupted_after is None:
+        if handle.answer.interrupted_after is None or handle.answer.done_before:
             answer = handle.answer
             finish = FinishReason.ERROR if answer.error else answer.finish
             handle.finish(generation(request, answer.pieces, finish, answer.error))
@@ -130,7 +136,7 @@ class ScriptedEngine:
             "mode_reason": self.mode_reason,
             "drafters": ["lookup"],
             "caches": {"rollback": True, "reason": None},
-            "scheduler": {"mode": "serial", "serial": {"open": 0}},
+            "scheduler": {"mode": "serial", "serial": {"open_requests": 0}},
             "queue": {"waiting": 0, "limit": 256},
             "running": 0,
             "memory_bytes": 550_000_000,

@@ -189,6 +189,20 @@ def test_an_interrupt_keeps_the_text_and_fails_the_cell_in_one_line(
     assert isinstance(loaded.run("%%mtplx\nagain"), Generation)
 
 
+def test_an_interrupt_after_the_last_token_keeps_the_answer(loaded: Bench, shown: Shown) -> None:
+    loaded.engine.answers = [Answer(interrupted_after=1, done_before=True)]
+    assert isinstance(loaded.run("%%mtplx\nHi"), GenerationInterrupted)
+    assert shown() == "Hello\nInterrupted; the answer is complete in _mtplx.\n"
+    assert loaded.shell.user_ns["_mtplx"].text == "Hello there."
+
+
+def test_a_second_interrupt_does_not_wait(loaded: Bench, shown: Shown) -> None:
+    loaded.engine.answers = [Answer(interrupted_after=1, stuck=True)]
+    assert isinstance(loaded.run("%%mtplx\nHi"), GenerationInterrupted)
+    line = "Interrupted; the model is busy with one step and lets go after it."
+    assert shown() == f"Hello\n{line}\n"
+
+
 def test_a_failed_request_is_one_line_and_keeps_what_there_was(loaded: Bench, shown: Shown) -> None:
     loaded.engine.answers = [Answer(pieces=("Hel",), error="NaN logits in layer 3;\nstop")]
     assert isinstance(loaded.run("%%mtplx\nHi"), UsageError)
@@ -234,7 +248,7 @@ def test_without_a_model_the_line_says_how_to_load_one(
 
 def test_mode_shows_and_sets_the_default_and_reloads_nothing(loaded: Bench, shown: Shown) -> None:
     engine = loaded.engine
-    loaded.run("%mtplx mode")
+    loaded.run("%mtplx mode;")
     loaded.run("%mtplx mode ar")
     assert shown() == "Default mode: mtp\nDefault mode: ar\n"
     assert (loaded.engine, engine.mode, len(loaded.loads)) == (engine, "ar", 1)
@@ -254,7 +268,8 @@ def test_load_says_what_runs(bench: Bench, shown: Shown) -> None:
     bench.loadable["scripted"] = ScriptedEngine()
     assert bench.run("%mtplx load scripted --mode ar --queue-limit 4") is None
     assert bench.loads == [("scripted", {"mode": "ar", "queue_limit": 4})]
-    first, *rest = shown().splitlines()
+    begun, first, *rest = shown().splitlines()
+    assert begun == "Loading scripted ..."
     assert first.startswith("Loaded scripted (llama, 135M parameters, float32, context 8192")
     assert rest == [
         "Device:       cpu",
@@ -268,10 +283,10 @@ def test_a_load_that_fails_leaves_the_engine(loaded: Bench, shown: Shown) -> Non
     before = loaded.engine
     loaded.loadable["broken"] = ModelUnusable("broken: no weights")
     loaded.run("%mtplx load broken")
-    assert one_line(shown) == "broken: no weights"
+    assert shown() == "Loading broken ...\nUsageError: broken: no weights\n"
     loaded.loadable["slow"] = KeyboardInterrupt()
     assert isinstance(loaded.run("%mtplx load slow"), GenerationInterrupted)
-    assert shown() == "Interrupted: scripted is still loaded.\n"
+    assert shown() == "Loading slow ...\nInterrupted: scripted is still loaded.\n"
     assert loaded.engine is before
     assert before.closes == []
 
@@ -287,7 +302,7 @@ def test_a_load_closes_the_engine_before_it_once_its_work_is_done(loaded: Bench)
 def test_an_interrupted_first_load_leaves_none(bench: Bench, shown: Shown) -> None:
     bench.loadable["slow"] = KeyboardInterrupt()
     bench.run("%mtplx load slow")
-    assert shown() == "Interrupted: no model is loaded.\n"
+    assert shown() == "Loading slow ...\nInterrupted: no model is loaded.\n"
     assert bench.engines.current is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -171,3 +172,11 @@ def test_help_names_every_verb_and_option_in_a_narrow_page() -> None:
         assert f"  %mtplx {verb.usage}" in page
     for option in (*options.REQUEST_OPTIONS, *options.LOAD_OPTIONS):
         assert re.search(rf"^  {option.flag} ", page, re.MULTILINE), option.flag
+
+
+def test_the_page_of_the_magics_names_them_too() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "magics.md").read_text()
+    for verb in options.VERBS.values():
+        assert f"`%mtplx {verb.usage}`".replace("|", "\\|") in page
+    for option in options.REQUEST_OPTIONS:
+        assert f"`{option.flag} {option.metavar}".strip() + "`" in page

@@ -372,6 +372,26 @@ def test_the_bar_counts_the_bytes_that_have_come(tmp_path: Path) -> None:
     assert fetching._bytes_below(tmp_path) == 724
 
 
+def test_the_bar_bears_with_files_and_folders_that_pip_takes_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone", "kept"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_bytes(b"x" * 30)
+    (tmp_path / "kept" / "dangling").symlink_to(tmp_path / "nowhere")
+    scandir = os.scandir
+
+    def late(path: Any) -> Any:
+        """Look into a folder just after another process has deleted it."""
+        if Path(path).name == "gone":
+            Path(path, "part").unlink()
+            Path(path).rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert fetching._bytes_below(tmp_path) == 30
+
+
 def test_a_child_is_looked_after_four_times_a_second() -> None:
     looks: list[None] = []
     code, output = fetching._run(

