@@ -2,7 +2,7 @@
 # EXTRA=none|cpu|cuda12|cuda13 overrides the backend; PYTHON=/path/to/python3 the interpreter.
 
 ifndef EXTRA
-EXTRA := $(shell sh scripts/setup.sh backend)
+EXTRA := $(shell sh .ci/setup.sh backend)
 endif
 PY := .venv/bin/python
 READY := .venv/ready-$(EXTRA)
@@ -26,8 +26,8 @@ help:
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
 $(READY): force
 endif
-$(READY): pyproject.toml scripts/setup.sh
-	@PYTHON="$(PYTHON)" sh scripts/setup.sh install "$(EXTRA)" "$(READY)"
+$(READY): pyproject.toml .ci/setup.sh
+	@PYTHON="$(PYTHON)" sh .ci/setup.sh install "$(EXTRA)" "$(READY)"
 force:
 
 setup: $(READY)

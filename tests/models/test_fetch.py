@@ -382,7 +382,6 @@ def test_the_bar_bears_with_files_and_folders_that_pip_takes_away(
     scandir = os.scandir
 
     def late(path: Any) -> Any:
-        """Look into a folder just after another process has deleted it."""
         if Path(path).name == "gone":
             Path(path, "part").unlink()
             Path(path).rmdir()
@@ -394,10 +393,7 @@ def test_the_bar_bears_with_files_and_folders_that_pip_takes_away(
 
 def test_a_child_is_looked_after_four_times_a_second() -> None:
     looks: list[None] = []
-    code, output = fetching._run(
-        [sys.executable, "-c", "import time; time.sleep(0.6); print(7)"],
-        {},
-        tick=lambda: looks.append(None),
-    )
+    script = "import time; time.sleep(0.6); print(7)"
+    code, output = fetching._run([sys.executable, "-c", script], {}, lambda: looks.append(None))
     assert (code, output) == (0, "7\n")
     assert len(looks) >= 2

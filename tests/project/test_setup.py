@@ -37,7 +37,7 @@ def say(folder: Path, name: str, text: str, code: int = 0) -> None:
 
 def setup(machine: Path, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", "scripts/setup.sh", *words],
+        ["sh", ".ci/setup.sh", *words],
         cwd=cwd,
         env={"PATH": str(machine)},
         capture_output=True,
@@ -49,8 +49,8 @@ def setup(machine: Path, *words: str, cwd: Path = ROOT) -> subprocess.CompletedP
 def checkout(tmp_path: Path) -> Path:
     """A checkout with nothing set up."""
     folder = tmp_path / "checkout"
-    (folder / "scripts").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "scripts/setup.sh"):
+    (folder / ".ci").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", ".ci/setup.sh"):
         shutil.copy(ROOT / name, folder / name)
     return folder
 
