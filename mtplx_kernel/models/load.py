@@ -58,7 +58,6 @@ class LoadedModel:
     target: Target
     tokenizer: Any
     caches: Caches
-    blas: blas.BlasStatus
 
 
 def load(folder: Path, name: str) -> LoadedModel:
@@ -105,7 +104,7 @@ def load(folder: Path, name: str) -> LoadedModel:
         end_ids=frozenset(tokenizer.eos_token_ids),
         rollback_reason=rollback_reason,
     )
-    return LoadedModel(facts, target, tokenizer, caches, blas.ensure())
+    return LoadedModel(facts, target, tokenizer, caches)
 
 
 def _dense(model: Any) -> Any:
