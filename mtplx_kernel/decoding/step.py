@@ -111,7 +111,7 @@ class DecodeStep:
     drafter
         Where drafts come from; None drafts nothing.
     look_ahead
-        Whether to launch ahead. It pays on a GPU; MLX computes on a CPU before a launch returns.
+        Whether to launch ahead. It pays on a GPU, and on a CPU whose BLAS leaves a core free.
     """
 
     def __init__(

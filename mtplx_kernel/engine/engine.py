@@ -34,7 +34,7 @@ from mtplx_kernel.errors import (
     RequestTimeout,
 )
 from mtplx_kernel.models import catalog
-from mtplx_kernel.scheduling.modes import make_policy
+from mtplx_kernel.scheduling.modes import check_mode
 
 QUEUE_LIMIT = 256
 TokenCallback = Callable[[int, str], None]
@@ -59,16 +59,15 @@ class Engine:
     ) -> None:
         if isinstance(queue_limit, bool) or not isinstance(queue_limit, int) or queue_limit < 1:
             raise InvalidRequest(f"queue_limit must be at least 1, not {queue_limit!r}")
-        policy = make_policy(scheduler)
+        self.scheduler = str(check_mode(scheduler))
         wanted = SamplingParams(mode=mode).mode  # type: ignore[arg-type]
         self.timeline = Timeline()
-        self.scheduler = policy.name
         self._ledger = Ledger(queue_limit)
         source = catalog.resolve(os.fspath(name), progress=progress)
-        self._owner = Owner(source.path, source.name, policy, self._ledger.bury)
+        self._owner = Owner(source.path, source.name, self.scheduler, self._ledger.bury)
         # An engine that nobody holds lets its model go; open requests hold theirs.
         weakref.finalize(self, self._owner.request_stop).atexit = False
-        self.facts, self.tokenizer = self._owner.load()
+        self.facts, self.tokenizer, self._rollback_reason = self._owner.load()
         try:
             self._encoder = PromptEncoder(self.tokenizer, self.facts)
             self._mode = wanted or self._best_mode
@@ -90,7 +89,7 @@ class Engine:
     @property
     def mode_reason(self) -> str | None:
         """Why mode mtp is not to be had; None where it is."""
-        why = self.facts.rollback_reason
+        why = self._rollback_reason
         return None if why is None else f"{self.name} runs in mode ar only: {why}"
 
     @property
@@ -239,7 +238,7 @@ class Engine:
         """
         self._ledger.check_open()
         if scheduler is not None:
-            make_policy(scheduler)
+            check_mode(scheduler)
         if mode is not None:
             self._mode = self._checked_mode(SamplingParams(mode=mode).mode)  # type: ignore[arg-type]
 
@@ -249,7 +248,7 @@ class Engine:
         return {
             "state": self._ledger.state,
             "reason": self._ledger.reason,
-            **describe(self.facts, self._owner.runner),
+            **describe(self.facts, self._owner.runner, self._rollback_reason),
             "mode": self.mode,
             "mode_reason": self.mode_reason,
             "queue": {"waiting": waiting, "limit": self._ledger.limit},
@@ -296,7 +295,7 @@ class Engine:
 
     @property
     def _best_mode(self) -> GenerationMode:
-        return GenerationMode.AR if self.facts.rollback_reason else GenerationMode.MTP
+        return GenerationMode.AR if self._rollback_reason else GenerationMode.MTP
 
     def _checked_mode(self, mode: GenerationMode | None) -> GenerationMode:
         if mode is GenerationMode.MTP and self.mode_reason is not None:

@@ -19,7 +19,7 @@ from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
-from mtplx_kernel.scheduling.policy import Policy
+from mtplx_kernel.scheduling.modes import make_policy
 
 Mail = Callable[[Runner], None]
 
@@ -31,8 +31,8 @@ class Owner:
     ----------
     folder, name
         The model to load, on the thread.
-    policy
-        The scheduler to start with.
+    scheduler
+        The name of the scheduler mode.
     on_death
         Called once, on the thread, if its loop breaks.
 
@@ -43,12 +43,12 @@ class Owner:
     """
 
     def __init__(
-        self, folder: Path, name: str, policy: Policy, on_death: Callable[[str], None]
+        self, folder: Path, name: str, scheduler: str, on_death: Callable[[str], None]
     ) -> None:
         self.loaded: LoadedModel | None = None
         self.runner: Runner | None = None
         self._folder, self._name = folder, name
-        self._policy = policy
+        self._scheduler = scheduler
         self._on_death = on_death
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._draining = self._stopping = False
@@ -56,13 +56,14 @@ class Owner:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mtplx-owner-{name}", daemon=True)
 
-    def load(self) -> tuple[ModelFacts, Any]:
+    def load(self) -> tuple[ModelFacts, Any, str | None]:
         """Start the thread and wait for the model; an interrupt abandons the load.
 
         Returns
         -------
         tuple
-            What other threads may have of it: the facts and the tokenizer.
+            What other threads may have of it: the facts, the tokenizer, and why its caches cannot
+            take tokens back (None where they can).
 
         Raises
         ------
@@ -81,7 +82,8 @@ class Owner:
             self._thread.join()
             raise self._load_error
         assert self.loaded is not None
-        return self.loaded.facts, self.loaded.tokenizer
+        assert self.runner is not None
+        return self.loaded.facts, self.loaded.tokenizer, self.runner.rollback_reason
 
     def post(self, mail: Mail) -> None:
         """Have `mail` run on the thread, between two quanta."""
@@ -118,7 +120,8 @@ class Owner:
     def _run(self) -> None:
         try:
             self.loaded = load(self._folder, self._name)
-            self.runner = Runner(self.loaded, self._policy)
+            policy = make_policy(self._scheduler, self.loaded.facts.device)
+            self.runner = Runner(self.loaded, policy)
         except BaseException as error:  # handed to the thread that waits for the load
             self._load_error = error
             _let_go_of_locals(error)

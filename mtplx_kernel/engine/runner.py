@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mtplx_kernel.decoding.caches import choose_caches, decode_timer
 from mtplx_kernel.decoding.drafting import LookupDrafter
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep, Outcome
@@ -24,7 +25,7 @@ from mtplx_kernel.engine.request import (
 from mtplx_kernel.errors import RequestFailed
 from mtplx_kernel.models import blas
 from mtplx_kernel.models.load import LoadedModel
-from mtplx_kernel.models.threads import pinned_threads
+from mtplx_kernel.models.threads import available_cpus, pinned_threads
 from mtplx_kernel.scheduling.policy import Arrival, Decode, Policy, Prefill, Quantum
 
 
@@ -58,9 +59,12 @@ class Runner:
         self._loaded = loaded
         self._policy = policy
         self._clock = clock
-        drafter = LookupDrafter() if loaded.caches.rollback else None
-        on_gpu = loaded.facts.device == "gpu"
-        self.step = DecodeStep(loaded.target, loaded.caches, drafter, look_ahead=on_gpu)
+        caches, self.rollback_reason = choose_caches(loaded.target)
+        blas.calibrate(decode_timer(loaded.target, caches))
+        drafter = LookupDrafter() if caches.rollback else None
+        idle_core = (blas.threads() or 1) < available_cpus()
+        look_ahead = loaded.facts.device == "gpu" or idle_core
+        self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=look_ahead)
         self.jobs: dict[str, Job] = {}
         self.memory_bytes = int(mx.get_active_memory())
         self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)

@@ -9,7 +9,9 @@ from mtplx_kernel.models import blas
 from mtplx_kernel.models.load import ModelFacts
 
 
-def describe(facts: ModelFacts, runner: Runner | None) -> dict[str, Any]:
+def describe(
+    facts: ModelFacts, runner: Runner | None, rollback_reason: str | None
+) -> dict[str, Any]:
     """Model, device, BLAS, drafters, caches, scheduler and memory, as plain data.
 
     Parameters
@@ -18,8 +20,9 @@ def describe(facts: ModelFacts, runner: Runner | None) -> dict[str, Any]:
         The loaded model.
     runner
         What runs it; None once the engine is closed.
+    rollback_reason
+        Why its caches cannot take tokens back; None where they can.
     """
-    why = facts.rollback_reason
     return {
         "model": {
             "name": facts.name,
@@ -32,7 +35,7 @@ def describe(facts: ModelFacts, runner: Runner | None) -> dict[str, Any]:
         "device": facts.device,
         "blas": _blas(runner),
         "drafters": runner.drafters if runner else [],
-        "caches": {"rollback": why is None, "reason": why},
+        "caches": {"rollback": rollback_reason is None, "reason": rollback_reason},
         "scheduler": runner.snapshot() if runner else {},
         "memory_bytes": runner.memory_bytes if runner else 0,
     }

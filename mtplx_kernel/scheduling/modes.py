@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from mtplx_kernel.errors import InvalidRequest
-from mtplx_kernel.scheduling.policy import Policy
+from mtplx_kernel.scheduling.policy import PREFILL_CHUNK, Policy
 from mtplx_kernel.scheduling.serial import SerialPolicy
 
 
@@ -23,16 +23,28 @@ class SchedulerMode(StrEnum):
 POLICIES = {SchedulerMode.SERIAL: SerialPolicy}
 
 
-def make_policy(name: str) -> Policy:
+def make_policy(name: str, device: str) -> Policy:
     """Build the policy of a scheduler mode.
+
+    Parameters
+    ----------
+    name
+        One of `SchedulerMode`.
+    device
+        "cpu" or "gpu": how much of a prompt is fed at once.
 
     Raises
     ------
     InvalidRequest
         If the name is unknown, or known but not in this version.
     """
+    return POLICIES[check_mode(name)](PREFILL_CHUNK[device])
+
+
+def check_mode(name: str) -> SchedulerMode:
+    """The scheduler mode of this name; InvalidRequest as for `make_policy`."""
     if name in POLICIES:
-        return POLICIES[SchedulerMode(name)]()
+        return SchedulerMode(name)
     allowed = ", ".join(POLICIES)
     what = "is not in this version" if name in list(SchedulerMode) else "is no scheduler"
     raise InvalidRequest(f"scheduler {str(name)!r} {what}; allowed: {allowed}")

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-PREFILL_CHUNK = 512
-"""Prompt tokens fed in one quantum: how long a cancel may have to wait during prefill."""
+PREFILL_CHUNK = {"cpu": 128, "gpu": 1024}
+"""Prompt tokens fed in one quantum, by device: a cancel during prefill waits for the quantum to
+end, so it is no more than prefilling at full speed needs."""
 
 
 @dataclass(frozen=True, slots=True)

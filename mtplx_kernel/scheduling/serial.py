@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mtplx_kernel.scheduling.policy import PREFILL_CHUNK, Arrival, Decode, Prefill, Quantum
+from mtplx_kernel.scheduling.policy import Arrival, Decode, Prefill, Quantum
 
 
 class SerialPolicy:
@@ -18,7 +18,7 @@ class SerialPolicy:
 
     name = "serial"
 
-    def __init__(self, chunk: int = PREFILL_CHUNK) -> None:
+    def __init__(self, chunk: int) -> None:
         self._chunk = chunk
         self._prefill_left: dict[str, int] = {}
         self._ended = 0

@@ -23,14 +23,14 @@ def test_the_six_modes_have_their_names() -> None:
 @pytest.mark.parametrize("mode", POLICIES)
 def test_a_policy_carries_the_name_of_its_mode(mode: SchedulerMode) -> None:
     for name in (mode, str(mode)):
-        policy = make_policy(name)
+        policy = make_policy(name, "cpu")
         assert policy.name == mode
         policy.arrive(Arrival("a", 0), 0.0)
         assert policy.next(0.0) == Decode(("a",))
 
 
 def test_policies_share_nothing() -> None:
-    one, two = make_policy("serial"), make_policy("serial")
+    one, two = make_policy("serial", "cpu"), make_policy("serial", "cpu")
     one.arrive(Arrival("a", 0), 0.0)
     assert two.next(0.0) is None
 
@@ -38,7 +38,7 @@ def test_policies_share_nothing() -> None:
 @pytest.mark.parametrize("mode", [m for m in SchedulerMode if m not in POLICIES])
 def test_modes_that_are_still_missing_say_so(mode: SchedulerMode) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        make_policy(mode)
+        make_policy(mode, "cpu")
     allowed = ", ".join(POLICIES)
     assert (
         str(caught.value) == f"scheduler {str(mode)!r} is not in this version; allowed: {allowed}"
@@ -48,6 +48,6 @@ def test_modes_that_are_still_missing_say_so(mode: SchedulerMode) -> None:
 @pytest.mark.parametrize("name", ["fifo", "", "SERIAL", "serial "])
 def test_unknown_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        make_policy(name)
+        make_policy(name, "gpu")
     allowed = ", ".join(POLICIES)
     assert str(caught.value) == f"scheduler {name!r} is no scheduler; allowed: {allowed}"

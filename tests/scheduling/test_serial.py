@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mtplx_kernel.scheduling.modes import make_policy
 from mtplx_kernel.scheduling.policy import PREFILL_CHUNK, Arrival, Decode, Prefill, Quantum
 from mtplx_kernel.scheduling.serial import SerialPolicy
 
@@ -130,18 +132,19 @@ def test_prefill_chunks_add_up_and_come_before_decoding(
     assert policy.next(0.0) is None
 
 
-def test_a_long_prompt_is_fed_in_the_default_chunk() -> None:
-    policy = SerialPolicy()
-    policy.arrive(Arrival("a", PREFILL_CHUNK + 1), 0.0)
+@pytest.mark.parametrize("device", PREFILL_CHUNK)
+def test_a_long_prompt_is_fed_in_the_chunk_of_the_device(device: str) -> None:
+    policy = make_policy("serial", device)
+    policy.arrive(Arrival("a", PREFILL_CHUNK[device] + 1), 0.0)
     assert [policy.next(0.0) for _ in range(3)] == [
-        Prefill("a", PREFILL_CHUNK),
+        Prefill("a", PREFILL_CHUNK[device]),
         Prefill("a", 1),
         Decode(("a",)),
     ]
 
 
 def test_leaving_twice_counts_once() -> None:
-    policy = SerialPolicy()
+    policy = SerialPolicy(chunk=8)
     policy.arrive(Arrival("a", 0), 0.0)
     policy.leave("a", 1.0)
     policy.leave("a", 2.0)

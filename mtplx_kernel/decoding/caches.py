@@ -1,0 +1,80 @@
+"""Which caches a model decodes with: those that take tokens back, where it works with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from mtplx_kernel.caching.slots import Caches, SlotCaches, StockCaches, UnsupportedCache
+from mtplx_kernel.caching.span import Span
+from mtplx_kernel.models.target import Target
+
+CHECK_IDS = (1, 5, 2, 7, 3, 6)
+CHECK_COSINE = 0.98
+
+
+def choose_caches(target: Target) -> tuple[Caches, str | None]:
+    """Build a model's caches, tried on a few tokens.
+
+    Returns
+    -------
+    caches
+        With rollback if that gives the logits of mlx-lm's own caches, else those.
+    reason
+        Why tokens cannot be taken back; None where they can.
+    """
+    model = target.model
+    try:
+        if not _agrees(target, SlotCaches(model), StockCaches(model)):
+            raise UnsupportedCache("its layers give other logits with caches that take tokens back")
+        return SlotCaches(model), None
+    except UnsupportedCache as error:
+        reason = str(error)
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        # A family that asks more of a cache than the common interface: its own caches still serve.
+        reason = f"its layers need another cache ({type(error).__name__}: {error})"
+    return StockCaches(model), reason
+
+
+def decode_timer(target: Target, caches: Caches) -> Callable[[], float]:
+    """A function that runs a decode and a verify forward from empty caches and times them.
+
+    Returns
+    -------
+    Callable
+        Takes nothing, returns seconds.
+    """
+
+    def run() -> float:
+        start = time.perf_counter()
+        _feed(target, caches, 0, [1])
+        if caches.rollback:
+            _feed(target, caches, 0, [1, 2, 3, 4])
+        return time.perf_counter() - start
+
+    return run
+
+
+def _agrees(target: Target, ragged: SlotCaches, stock: StockCaches) -> bool:
+    """Feed a few ids with a draft taken back, and compare with mlx-lm's own caches."""
+    ids = list(CHECK_IDS)
+    expected = _feed(target, stock, 0, ids)
+    _feed(target, ragged, 0, ids[:3])
+    _feed(target, ragged, 3, [*ids[3:5], 0], whole=False)
+    start = 3 if ragged.recurrent else 5
+    found = _feed(target, ragged, start, ids[start:])
+    norm = mx.linalg.norm(expected) * mx.linalg.norm(found)
+    return bool(mx.sum(expected * found) >= CHECK_COSINE * norm)
+
+
+def _feed(
+    target: Target, caches: Caches, start: int, ids: list[int], whole: bool = True
+) -> mx.array:
+    span = Span(0, [start], [len(ids)])
+    hidden = target.forward(mx.array([ids]), caches.begin(span))
+    logits = target.logits(hidden[0, -1:])
+    mx.eval(logits, caches.arrays)
+    caches.commit([whole])
+    return logits[0]
