@@ -11,6 +11,7 @@ from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.engine.pieces import TextPieces
 from mtplx_kernel.engine.request import FinishReason, Generation
 from mtplx_kernel.errors import RequestTimeout
+from mtplx_kernel.scheduling.policy import PREFILL_CHUNK
 from tests.engine.conftest import CONTEXT, PROBE
 from tests.engine.gates import PATIENCE_S, Gate, interrupt_after, on_owner
 
@@ -53,7 +54,7 @@ def test_cancel_while_prefilling(engine: Engine, monkeypatch: pytest.MonkeyPatch
     assert found.finish_reason is FinishReason.CANCELLED
     assert found.token_ids == ()
     assert found.window.admitted is not None
-    assert chunks == [512]  # of 16 chunks, only the one that ran
+    assert chunks == [PREFILL_CHUNK["cpu"]]  # of many, only the one that ran
 
 
 def test_cancel_while_decoding_keeps_the_text(engine: Engine) -> None:

@@ -96,7 +96,10 @@ def test_interrupts_while_it_works(tiny_folder: Path) -> None:
             name, _, ids = process.stdout.readline().partition(" ")
             assert name == way
             answers.append(ids)
-        rest, errors = process.communicate(timeout=LIMIT_S)
+        # Not communicate(): what the pipe's reader has already taken in would be lost.
+        assert process.stdout is not None
+        assert process.stderr is not None
+        rest, errors = process.stdout.read(), process.stderr.read()
     assert len(set(answers)) == 1
     ends = ["interrupted", "length"] * 2 + ["interrupted"] * 3 + ["length"]
     assert (process.returncode, rest, errors) == (0, f"{ends}\n", "")
