@@ -109,6 +109,7 @@ def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat
         ("BLAS", blas_line(status.get("blas"))),
         ("Mode", _with_reason(status.get("mode"), status.get("mode_reason"))),
         ("Drafters", _plain(status.get("drafters")) or "none"),
+        ("Verify cost", _costs_line(status.get("verify_ms", {}))),
         ("Caches", _caches_line(status.get("caches", {}))),
         ("Scheduler", _scheduler_line(status.get("scheduler", {}))),
         ("Queue", _queue_line(status)),
@@ -120,6 +121,13 @@ def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat
         rows.append(("Conversation", f"{turns} of --chat"))
     rows.append(("Last request", _window_line(windows[-1]) if windows else "none yet"))
     return labelled(rows)
+
+
+def _costs_line(verify_ms: Mapping[str, float]) -> str:
+    if not verify_ms:
+        return "not measured: nothing is drafted"
+    parts = [f"{ms:.3g} ms for {tokens}" for tokens, ms in verify_ms.items()]
+    return ", ".join(parts) + " tokens"
 
 
 def blas_line(blas: Mapping[str, Any] | None) -> str:

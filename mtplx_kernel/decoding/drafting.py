@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mtplx_kernel.decoding.depth import FLAT, PROBE_EVERY, CostCurve, Rate, best_depth
 from mtplx_kernel.decoding.row import Row
 
 NGRAM_SIZES = (4, 3, 2)
-PRIOR_HITS, PRIOR_TRIES = 1.0, 2.0
-DECAY = 0.9
-WORTH_A_DRAFT = 0.3
-PROBE_EVERY = 16
+FIRST_PRIOR = 0.5
+"""How often a guess is believed to be right before any was tried."""
+LONG_DECAY = 0.99
 
 
 class Drafter(Protocol):
@@ -36,76 +36,82 @@ class Drafter(Protocol):
 class LookupDrafter:
     """Guesses that the text repeats itself: what followed the same n-gram before, follows again.
 
-    Works for every model and costs no forward. A row's n-grams of one size are believed as far as
-    they were right lately (a decayed rate); sizes that keep failing are only probed now and then.
+    Works for every model and costs no forward. Of the longest n-gram that is worth it, as many
+    tokens are copied as promise the most tokens a second; a row whose request fixed its depth is
+    given that many.
+
+    Parameters
+    ----------
+    curve
+        What a verify costs.
     """
 
     name = "lookup"
 
-    def __init__(self) -> None:
-        self._indexes: dict[str, _Ngrams] = {}
+    def __init__(self, curve: CostCurve = FLAT) -> None:
+        self._curve = curve
+        self._texts: dict[str, _Text] = {}
+        self._rates = {n: Rate(LONG_DECAY) for n in NGRAM_SIZES}
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> list[list[int]]:
         """Guess from each row's own prompt and output."""
-        return [self._index(row).propose(row.ids, k) for row, k in zip(rows, depths, strict=True)]
+        return [self._guess(row, depth) for row, depth in zip(rows, depths, strict=True)]
 
     def observe(self, row: Row, drafted: int, accepted: int) -> None:
-        """Update the rate of the n-gram size that the last guess came from."""
+        """Update the rates of the n-gram size that the last guess came from."""
         if drafted:
-            self._index(row).observe(accepted > 0)
+            text = self._text(row)
+            text.rates[text.used].observe(drafted, accepted)
+            self._rates[text.used].observe(drafted, accepted)
 
     def release(self, row: Row) -> None:
         """Drop the row's n-grams."""
-        self._indexes.pop(row.request_id, None)
+        self._texts.pop(row.request_id, None)
 
-    def _index(self, row: Row) -> _Ngrams:
-        return self._indexes.setdefault(row.request_id, _Ngrams())
+    def _guess(self, row: Row, most: int) -> list[int]:
+        text = self._text(row)
+        text.extend(row.ids)
+        for n in NGRAM_SIZES:
+            start = text.after.get(tuple(row.ids[-n:])) if len(row.ids) >= n else None
+            depth = 0 if start is None else self._depth(row, text, n, most)
+            if start is not None and depth:
+                text.used = n
+                return _continuation(row.ids, start, depth)
+        return []
+
+    def _depth(self, row: Row, text: _Text, n: int, most: int) -> int:
+        if row.params.depth is not None or most == 0:
+            return most
+        rate = text.rates[n].given(self._rates[n].given(FIRST_PRIOR))
+        depth = best_depth(self._curve, rate, most, pending=len(row.ids) - row.committed)
+        if depth == 0:
+            text.skipped += 1
+            return int(text.skipped % PROBE_EVERY == 0)
+        return depth
+
+    def _text(self, row: Row) -> _Text:
+        return self._texts.setdefault(row.request_id, _Text())
 
 
 @dataclass(slots=True)
-class _Rate:
-    """A decayed share of guesses whose first token was right."""
+class _Text:
+    """Where each n-gram of one request was last followed by something, and what that was worth.
 
-    hits: float = PRIOR_HITS
-    tries: float = PRIOR_TRIES
-    skipped: int = 0
-
-    def believed(self) -> bool:
-        """Whether to guess; a size that is not believed is probed every so often."""
-        if self.hits >= WORTH_A_DRAFT * self.tries:
-            return True
-        self.skipped += 1
-        return self.skipped % PROBE_EVERY == 0
-
-    def observe(self, hit: bool) -> None:
-        self.hits = DECAY * self.hits + hit
-        self.tries = DECAY * self.tries + 1.0
-
-
-@dataclass(slots=True)
-class _Ngrams:
-    """Where each n-gram of one request was last followed by something."""
+    Attributes
+    ----------
+    used
+        The n-gram size that the last guess came from.
+    skipped
+        How often a guess was not worth a verify; every so often one is tried all the same.
+    """
 
     indexed: int = 0
     after: dict[tuple[int, ...], int] = field(default_factory=dict)
-    rates: dict[int, _Rate] = field(default_factory=lambda: {n: _Rate() for n in NGRAM_SIZES})
+    rates: dict[int, Rate] = field(default_factory=lambda: {n: Rate() for n in NGRAM_SIZES})
     used: int = NGRAM_SIZES[0]
+    skipped: int = 0
 
-    def propose(self, ids: Sequence[int], depth: int) -> list[int]:
-        self._extend(ids)
-        if depth == 0:
-            return []
-        for n in NGRAM_SIZES:
-            start = self.after.get(tuple(ids[-n:])) if len(ids) >= n else None
-            if start is not None and self.rates[n].believed():
-                self.used = n
-                return _continuation(ids, start, depth)
-        return []
-
-    def observe(self, hit: bool) -> None:
-        self.rates[self.used].observe(hit)
-
-    def _extend(self, ids: Sequence[int]) -> None:
+    def extend(self, ids: Sequence[int]) -> None:
         """Index the n-grams that end before the last token: the last has no follower yet."""
         for end in range(max(self.indexed, 1), len(ids)):
             for n in NGRAM_SIZES:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.decoding.params import MAX_DEPTH, GenerationMode, SamplingParams
 from mtplx_kernel.decoding.text import TextStream
-
-DEFAULT_DEPTH = 4
 
 
 @dataclass(slots=True)
@@ -70,5 +68,5 @@ class Row:
         """Most drafts of the next cycle: one of its tokens needs no draft."""
         if self.mode is GenerationMode.AR:
             return 0
-        wanted = DEFAULT_DEPTH if self.params.depth is None else self.params.depth
+        wanted = MAX_DEPTH if self.params.depth is None else self.params.depth
         return max(0, min(wanted, self.room - 1))

@@ -44,6 +44,8 @@ class Outcome:
         Drafts verified, and how many of them were right.
     ended
         "stop" or "length" once the row has ended.
+    end_token
+        Whether a token ended it, which is not among `tokens`.
     error
         Why the row cannot go on.
     """
@@ -53,6 +55,7 @@ class Outcome:
     drafted: int = 0
     accepted: int = 0
     ended: str | None = None
+    end_token: bool = False
     error: str | None = None
 
 
@@ -100,7 +103,8 @@ class DecodeStep:
 
     Where no row drafts, the next cycle's forward is launched on the tokens of this one before they
     are read, so that building it overlaps with computing. If a row ends, that forward is dropped:
-    like a wrong draft, it left nothing behind that counts.
+    like a wrong draft, it left nothing behind that counts. Drafts that come up while a forward is
+    in flight wait for the cycle after it.
 
     Parameters
     ----------
@@ -147,9 +151,10 @@ class DecodeStep:
             Prefilled rows in neighbouring slots, in slot order.
         """
         flight, self._ahead = self._ahead, None
+        drafts = self._propose(rows)
         if flight is None or not flight.fits(rows):
-            flight = self._launch(rows, self._propose(rows))
-        if self._look_ahead and _next_is_known(flight):
+            flight = self._launch(rows, drafts)
+        if self._look_ahead and not any(drafts) and _next_is_known(flight):
             self._ahead = self._launch_ahead(flight)
         targets = flight.read()
         if any(d and FAILED in t for d, t in zip(flight.drafts, targets, strict=True)):
@@ -245,9 +250,8 @@ class DecodeStep:
 
 def _next_is_known(flight: _Flight) -> bool:
     """Whether all is known of the next cycle but its tokens: no drafts, no penalties, room left."""
-    return all(
-        row.depth == 0 and not row.params.penalised and row.room > 1 for row in flight.rows
-    ) and not any(flight.drafts)
+    rows = flight.rows
+    return not any(flight.drafts) and all(r.room > 1 and not r.params.penalised for r in rows)
 
 
 def _agreement(drafts: list[int], targets: list[int]) -> int:
@@ -269,15 +273,16 @@ def _emit(row: Row, drafted: int, tokens: list[int]) -> Outcome:
     emitted: list[Token] = []
     accepted = len(tokens) - 1
     ended = error = None
+    end_token = False
     for token in tokens:
         if token == FAILED:
             error = NOT_FINITE.format(position=len(row.ids))
         elif token in row.end_ids:
-            ended = "stop"
+            ended, end_token = "stop", True
         else:
             row.ids.append(token)
             emitted.append(Token(token, row.text.add(token)))
             ended = "stop" if row.text.stopped else "length" if row.room <= 0 else None
         if ended or error:
             break
-    return Outcome(row, tuple(emitted), drafted, accepted, ended, error)
+    return Outcome(row, tuple(emitted), drafted, accepted, ended, end_token, error)

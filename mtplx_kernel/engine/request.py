@@ -101,7 +101,7 @@ class GenerationStats:
             verify_calls=window.verify_calls or None,
             drafted_by_depth=tuple(window.drafted_by_depth) if mtp else None,
             accepted_by_depth=tuple(window.accepted_by_depth) if mtp else None,
-            tokens_per_cycle=n / window.verify_calls if window.verify_calls else None,
+            tokens_per_cycle=window.tokens_per_cycle,
             draft_error=draft_error,
         )
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from mtplx_kernel.decoding.caches import choose_caches, decode_timer
-from mtplx_kernel.decoding.drafting import LookupDrafter
+from mtplx_kernel.decoding.depth import CostCurve
+from mtplx_kernel.decoding.drafting import Drafter, LookupDrafter
+from mtplx_kernel.decoding.fitting import choose_caches, decode_timer, measure_costs
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep, Outcome
 from mtplx_kernel.decoding.text import TextStream
@@ -61,9 +62,13 @@ class Runner:
         self._clock = clock
         caches, self.rollback_reason = choose_caches(loaded.target)
         blas.calibrate(decode_timer(loaded.target, caches))
-        drafter = LookupDrafter() if caches.rollback else None
         idle_core = (blas.threads() or 1) < available_cpus()
         look_ahead = loaded.facts.device == "gpu" or idle_core
+        self.costs: CostCurve | None = None
+        drafter: Drafter | None = None
+        if caches.rollback:
+            self.costs = measure_costs(loaded.target, caches, look_ahead=look_ahead)
+            drafter = LookupDrafter(self.costs)
         self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=look_ahead)
         self.jobs: dict[str, Job] = {}
         self.memory_bytes = int(mx.get_active_memory())
@@ -163,6 +168,7 @@ class Runner:
             window.first_block = len(outcome.tokens)
         window.record_cycle(outcome.drafted, outcome.accepted)
         window.completion_tokens += len(outcome.tokens)
+        window.end_token = outcome.end_token
         for token in outcome.tokens:
             if token.text:
                 handle.push(token.text)

@@ -29,6 +29,8 @@ class DecodeWindow:
     completion_tokens: int = 0
     first_block: int = 0
     """Tokens of the first cycle: they came together, at `first_token`."""
+    end_token: bool = False
+    """Whether a token ended it; it was decoded, but is not among the completion tokens."""
     verify_calls: int = 0
     drafted_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
@@ -43,6 +45,13 @@ class DecodeWindow:
         if self.first_token is None or self.ended is None or later == 0:
             return None
         return later / (self.ended - self.first_token)
+
+    @property
+    def tokens_per_cycle(self) -> float | None:
+        """Tokens decoded by each verify, the end token included; None before the first."""
+        if self.verify_calls == 0:
+            return None
+        return (self.completion_tokens + self.end_token) / self.verify_calls
 
     def record_cycle(self, drafted: int, accepted: int) -> None:
         """Count one verify of `drafted` drafts whose first `accepted` were right."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtplx_kernel.decoding.drafting import NGRAM_SIZES, PROBE_EVERY, LookupDrafter
+from mtplx_kernel.decoding.depth import PROBE_EVERY, CostCurve
+from mtplx_kernel.decoding.drafting import NGRAM_SIZES, LookupDrafter
 from mtplx_kernel.decoding.row import Row
 from tests.decoding.toy import toy_row
 
@@ -81,41 +82,77 @@ def test_a_released_row_is_forgotten() -> None:
     drafter.release(row_of([5], slot=7))
 
 
-def test_a_size_that_keeps_failing_is_only_probed() -> None:
-    """After three wrong guesses in a row one in PROBE_EVERY is made; right ones bring it back."""
-    drafter = LookupDrafter()
-    row = row_of([1, 2, 3, 1, 2])
-    made = []
-    for _ in range(2 * PROBE_EVERY + 6):
-        drafts = drafter.propose([row], [1])[0]
-        made.append(bool(drafts))
-        drafter.observe(row, len(drafts), 0)
-    silent = made.index(False)
-    assert 1 <= silent <= 6
-    assert made[silent:].count(True) == 2
-    assert made[silent + PROBE_EVERY - 1] is True
+STEEP = CostCurve((1, 2, 17), (1.0, 1.4, 7.4))
+"""Each draft costs 0.4 of a plain cycle, so one must be right more often than that."""
 
-    drafts = []
-    while not drafts:
-        drafts = drafter.propose([row], [1])[0]
-    for _ in range(3):
+
+def free_row(ids: Sequence[int]) -> Row:
+    """A row that leaves its depth to the drafter."""
+    return toy_row(tuple(ids), depth=None, max_tokens=50)
+
+
+def test_a_guess_that_keeps_failing_is_only_probed() -> None:
+    drafter = LookupDrafter(STEEP)
+    row = free_row([1, 2, 3, 1, 2])
+    made = []
+    for _ in range(2 * PROBE_EVERY + 4):
+        drafts = drafter.propose([row], [4])[0]
+        made.append(len(drafts))
+        drafter.observe(row, len(drafts), 0)
+    silent = made.index(0)
+    assert 1 <= silent <= 3
+    assert made[silent:].count(1) == 2
+    assert sum(made[silent:]) == 2
+    assert made[silent + PROBE_EVERY - 1] == 1
+
+
+def test_right_guesses_bring_it_back() -> None:
+    drafter = LookupDrafter(STEEP)
+    row = free_row([1, 2, 3, 1, 2])
+    for _ in range(4):
+        drafter.observe(row, len(drafter.propose([row], [4])[0]), 0)
+    assert drafter.propose([row], [4]) == [[]]
+    for _ in range(6):
         drafter.observe(row, 1, 1)
-    assert drafter.propose([row], [1])[0] == [3]
+    assert drafter.propose([row], [4])[0][:1] == [3]
+
+
+def test_what_other_requests_saw_is_where_a_new_one_starts() -> None:
+    drafter = LookupDrafter(STEEP)
+    old = free_row([1, 2, 3, 1, 2])
+    assert drafter.propose([old], [4])[0] != []
+    for _ in range(40):
+        drafter.observe(old, 1, 0)
+    drafter.release(old)
+    assert drafter.propose([free_row([1, 2, 3, 1, 2])], [4]) == [[]]
+
+
+def test_a_fixed_depth_is_given_whatever_it_costs() -> None:
+    drafter = LookupDrafter(STEEP)
+    row = toy_row((1, 2, 3, 1, 2), depth=3, max_tokens=50)
+    for _ in range(40):
+        assert drafter.propose([row], [3]) == [[3, 1, 2]]
+        drafter.observe(row, 3, 0)
+
+
+def test_free_verifies_draft_as_far_as_allowed() -> None:
+    assert LookupDrafter().propose([free_row([1, 2, 3, 1, 2])], [7]) == [[3, 1, 2, 3, 1, 2, 3]]
 
 
 def test_a_cycle_without_drafts_teaches_nothing() -> None:
-    drafter = LookupDrafter()
-    row = row_of([1, 2, 3, 1, 2])
+    drafter = LookupDrafter(STEEP)
+    row = free_row([1, 2, 3, 1, 2])
+    before = drafter.propose([row], [4])
     for _ in range(50):
         drafter.observe(row, 0, 0)
-    assert drafter.propose([row], [1]) == [[3]]
+    assert drafter.propose([row], [4]) == before != [[]]
 
 
-def test_sizes_are_believed_one_by_one() -> None:
-    """The four-gram fails, so the guess falls back to a shorter one that is still believed."""
+def test_sizes_are_judged_one_by_one() -> None:
+    """The four-gram fails, so the guess falls back to a shorter one that is still worth it."""
     ids = [1, 2, 3, 4, 5, 1, 2, 3, 4]
-    drafter = LookupDrafter()
-    row = row_of(ids)
+    drafter = LookupDrafter(STEEP)
+    row = free_row(ids)
     assert drafter.propose([row], [1]) == [[5]]
     for _ in range(10):
         drafter.observe(row, 1, 0)

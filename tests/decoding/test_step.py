@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtplx_kernel.caching.slots import SlotCaches, StockCaches
-from mtplx_kernel.decoding.params import GenerationMode
-from mtplx_kernel.decoding.row import DEFAULT_DEPTH, Row
+from mtplx_kernel.decoding.params import MAX_DEPTH, GenerationMode
+from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep
 from mtplx_kernel.models.target import Target
 from tests.decoding.rows import as_ar, make_row, run
@@ -156,7 +156,7 @@ def test_depth_and_room_of_a_row(
     if mode is GenerationMode.AR:
         assert row.depth == 0
     else:
-        most = DEFAULT_DEPTH if wanted is None else wanted
+        most = MAX_DEPTH if wanted is None else wanted
         assert row.depth == max(0, min(most, row.room - 1))
 
 

@@ -1,18 +1,23 @@
-"""Which caches a model decodes with: those that take tokens back, where it works with them."""
+"""Which caches a model decodes with, and what a forward over them costs on this machine."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import median
 
 import mlx.core as mx
 
 from mtplx_kernel.caching.slots import Caches, SlotCaches, StockCaches, UnsupportedCache
 from mtplx_kernel.caching.span import Span
+from mtplx_kernel.decoding.depth import CostCurve
 from mtplx_kernel.models.target import Target
 
 CHECK_IDS = (1, 5, 2, 7, 3, 6)
 CHECK_COSINE = 0.98
+CURVE_BLOCKS = (1, 2, 3, 5, 9, 17)
+CURVE_ROUNDS = 3
+LAUNCHES = 4
 
 
 def choose_caches(target: Target) -> tuple[Caches, str | None]:
@@ -48,13 +53,38 @@ def decode_timer(target: Target, caches: Caches) -> Callable[[], float]:
     """
 
     def run() -> float:
-        start = time.perf_counter()
-        _feed(target, caches, 0, [1])
-        if caches.rollback:
-            _feed(target, caches, 0, [1, 2, 3, 4])
-        return time.perf_counter() - start
+        blocks = (1, 4) if caches.rollback else (1,)
+        return sum(_seconds(target, caches, block) for block in blocks)
 
     return run
+
+
+def measure_costs(target: Target, caches: Caches, *, look_ahead: bool) -> CostCurve:
+    """Time forwards over blocks of different lengths; the median of a few each.
+
+    Parameters
+    ----------
+    look_ahead
+        Whether decoding without drafts launches ahead: then single tokens are timed that way too.
+    """
+
+    def timed(block: int) -> float:
+        return _seconds(target, caches, block, LAUNCHES if look_ahead and block == 1 else 1)
+
+    for block in CURVE_BLOCKS:
+        timed(block)
+    rounds = [[timed(block) for block in CURVE_BLOCKS] for _ in range(CURVE_ROUNDS)]
+    return CostCurve(CURVE_BLOCKS, tuple(median(times) for times in zip(*rounds, strict=True)))
+
+
+def _seconds(target: Target, caches: Caches, block: int, launches: int = 1) -> float:
+    """Seconds of a forward over `block` tokens, launched so many times before the last is read."""
+    start = time.perf_counter()
+    for n in range(launches):
+        logits = _launch(target, caches, n * block, [1] * block)
+        caches.commit([True])
+    mx.eval(logits)
+    return (time.perf_counter() - start) / launches
 
 
 def _agrees(target: Target, ragged: SlotCaches, stock: StockCaches) -> bool:
@@ -72,9 +102,15 @@ def _agrees(target: Target, ragged: SlotCaches, stock: StockCaches) -> bool:
 def _feed(
     target: Target, caches: Caches, start: int, ids: list[int], whole: bool = True
 ) -> mx.array:
-    span = Span(0, [start], [len(ids)])
-    hidden = target.forward(mx.array([ids]), caches.begin(span))
-    logits = target.logits(hidden[0, -1:])
+    logits = _launch(target, caches, start, ids)
     mx.eval(logits, caches.arrays)
     caches.commit([whole])
     return logits[0]
+
+
+def _launch(target: Target, caches: Caches, start: int, ids: list[int]) -> mx.array:
+    span = Span(0, [start], [len(ids)])
+    hidden = target.forward(mx.array([ids]), caches.begin(span))
+    logits = target.logits(hidden[0, -1:])
+    mx.async_eval(logits, caches.arrays)  # type: ignore[no-untyped-call]
+    return logits
