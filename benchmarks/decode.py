@@ -50,10 +50,13 @@ class Bench:
             self.engine = stack.enter_context(mk.load(model, progress=sys.stderr.isatty()))
             folder = Path(self.engine.facts.path).resolve()
             self.peer = stack.enter_context(ThreadPeer(folder))
-            self.stock = stack.enter_context(ProcessPeer(folder))
+            # A GPU multiplies with its own kernels in any process: there is no other BLAS to compare.
+            stock = self.engine.facts.device == "cpu"
+            peers = [stack.enter_context(ProcessPeer(folder))] if stock else []
+            self.stock_blas = peers[0].blas if peers else None
             modes = ["ar"] if self.engine.mode_reason else ["ar", "mtp"]
             own = [EngineSide(self.engine, mode) for mode in modes]
-            self.sides: list[Side] = [self.peer, self.stock, *own]
+            self.sides: list[Side] = [self.peer, *peers, *own]
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Bench:
@@ -87,7 +90,7 @@ class Bench:
         self, prompts: Sequence[EncodedPrompt], max_tokens: int, repeats: int
     ) -> page.Report:
         """Warm up, run `repeats` rounds in turn, and compare."""
-        described = machine.describe(self.engine, self.stock.blas)
+        described = machine.describe(self.engine, self.stock_blas)
         reader = machine.MemoryReader(described["blas_threads"] or 1)
         rounds, bandwidths = [], []
         total = len(self.sides) * (1 + repeats * len(prompts))

@@ -19,7 +19,7 @@ READ_BYTES = 2**30
 GPU_READS = 8
 
 
-def describe(engine: mk.Engine, stock_blas: str) -> dict[str, Any]:
+def describe(engine: mk.Engine, stock_blas: str | None) -> dict[str, Any]:
     """The machine, and the settings of it that change results, as plain data."""
     import mlx.core as mx
 

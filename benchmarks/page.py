@@ -63,11 +63,12 @@ def _machine(machine: dict[str, Any]) -> list[tuple[str, str]]:
         ("Machine", f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']}"),
         ("Precision", machine["precision"]),
         ("BLAS", machine["blas"]),
-        ("Stock BLAS", machine["blas_stock"]),
         ("Memory reads", f"{size(machine['bandwidth_bytes_s'])}/s, measured between the rounds"),
         ("Weights", f"{size(machine['weight_bytes'])} a token"),
         ("Load", f"{machine['load_average']} at the start (idle is near 0)"),
     ]
+    if machine["blas_stock"]:
+        rows.insert(3, ("Stock BLAS", machine["blas_stock"]))
     if machine["gpu"]:
         rows.insert(1, ("GPU", machine["gpu"]))
     if machine["mtp_reason"]:

@@ -45,14 +45,13 @@ class MlxLm:
 
     def __init__(self, folder: Path) -> None:
         import mlx.core as mx
-        from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
+        from mlx_lm.utils import load_model, load_tokenizer
+
+        from mtplx_kernel.models.load import dense
 
         self._model, config = load_model(folder)
         if mx.default_device().type == mx.DeviceType.cpu:
-            self._model = dequantize_model(self._model)
-            self._model.set_dtype(mx.float32)
-        mx.eval(self._model.parameters())
-        mx.clear_cache()
+            self._model = dense(self._model)
         self._tokenizer = load_tokenizer(folder)
         self._tokenizer.eos_token_ids = ()  # every side goes on past the end token
         self.weight_bytes = weight_bytes(self._model, config)
