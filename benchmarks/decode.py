@@ -50,7 +50,7 @@ class Bench:
             self.engine = stack.enter_context(mk.load(model, progress=sys.stderr.isatty()))
             folder = Path(self.engine.facts.path).resolve()
             self.peer = stack.enter_context(ThreadPeer(folder))
-            # A GPU multiplies with its own kernels in any process: there is no other BLAS to compare.
+            # A GPU multiplies with its own kernels: there is no other BLAS to compare.
             stock = self.engine.facts.device == "cpu"
             peers = [stack.enter_context(ProcessPeer(folder))] if stock else []
             self.stock_blas = peers[0].blas if peers else None
