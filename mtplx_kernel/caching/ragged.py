@@ -72,8 +72,10 @@ class RaggedKVCache:
         span = self.span
         window = self.window if window_size is None else window_size
         hidden = window is not None and span.end - self._first_key > window
+        if span.rows == 1 and not hidden and n == 1:
+            return None
         if span.rows == 1 and not hidden and not return_array:
-            return None if n == 1 else "causal"
+            return "causal"
         return span.visible(window, self._first_key)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 DECAY = 0.9
 PROBE_EVERY = 16
+"""Tokens without a verified draft after which one is tried all the same."""
 PRIOR_WEIGHT = 2.0
 
 

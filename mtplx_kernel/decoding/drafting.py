@@ -61,6 +61,7 @@ class LookupDrafter:
         """Update the rates of the n-gram size that the last guess came from."""
         if drafted:
             text = self._text(row)
+            text.judged_at = len(row.ids)
             text.rates[text.used].observe(drafted, accepted)
             self._rates[text.used].observe(drafted, accepted)
 
@@ -84,13 +85,11 @@ class LookupDrafter:
             return most
         rate = text.rates[n].given(self._rates[n].given(FIRST_PRIOR))
         depth = best_depth(self._curve, rate, most, pending=len(row.ids) - row.committed)
-        if depth == 0:
-            text.skipped += 1
-            return int(text.skipped % PROBE_EVERY == 0)
-        return depth
+        due = len(row.ids) - text.judged_at >= PROBE_EVERY
+        return 1 if depth == 0 and due else depth
 
     def _text(self, row: Row) -> _Text:
-        return self._texts.setdefault(row.request_id, _Text())
+        return self._texts.setdefault(row.request_id, _Text(judged_at=len(row.ids)))
 
 
 @dataclass(slots=True)
@@ -101,15 +100,16 @@ class _Text:
     ----------
     used
         The n-gram size that the last guess came from.
-    skipped
-        How often a guess was not worth a verify; every so often one is tried all the same.
+    judged_at
+        How long the text was when a guess was last verified: after a while one is tried again,
+        whatever the rates say. A guess that is made but not verified leaves it due.
     """
 
+    judged_at: int
     indexed: int = 0
     after: dict[tuple[int, ...], int] = field(default_factory=dict)
     rates: dict[int, Rate] = field(default_factory=lambda: {n: Rate() for n in NGRAM_SIZES})
     used: int = NGRAM_SIZES[0]
-    skipped: int = 0
 
     def extend(self, ids: Sequence[int]) -> None:
         """Index the n-grams that end before the last token: the last has no follower yet."""

@@ -65,8 +65,12 @@ class Row:
 
     @property
     def depth(self) -> int:
-        """Most drafts of the next cycle: one of its tokens needs no draft."""
-        if self.mode is GenerationMode.AR:
+        """Most drafts of the next cycle: one of its tokens needs no draft.
+
+        None while many tokens are pending, as they are on recurrent models after partial accepts:
+        a cycle without drafts commits them all.
+        """
+        if self.mode is GenerationMode.AR or len(self.ids) - self.committed > MAX_DEPTH:
             return 0
         wanted = MAX_DEPTH if self.params.depth is None else self.params.depth
         return max(0, min(wanted, self.room - 1))

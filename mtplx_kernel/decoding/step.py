@@ -7,8 +7,10 @@ and commits by setting each row's length. Mode ar is the same cycle with no draf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import mlx.core as mx
 
@@ -21,6 +23,7 @@ from mtplx_kernel.models.target import Target
 
 FAILED = -1
 """In place of a token whose logits are not finite."""
+Result = TypeVar("Result")
 NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {position}"
 
 
@@ -41,7 +44,7 @@ class Outcome:
     tokens
         The emitted tokens, in order, without an end token.
     drafted, accepted
-        Drafts verified, and how many of them were right.
+        Drafts verified, and how many of them were right and came before the end.
     ended
         "stop" or "length" once the row has ended.
     end_token
@@ -165,7 +168,7 @@ class DecodeStep:
         outcomes = []
         for row, d, t, a in zip(rows, flight.drafts, targets, accepted, strict=True):
             if self.drafter is not None:
-                self.drafter.observe(row, len(d), a)
+                self._guarded([row], partial(self.drafter.observe, row, len(d), a))
             outcomes.append(_emit(row, len(d), t[: a + 1]))
         return outcomes
 
@@ -174,22 +177,32 @@ class DecodeStep:
         if self._ahead is not None and any(row is flying for flying in self._ahead.rows):
             self._ahead = None
         if self.drafter is not None:
-            self.drafter.release(row)
+            self._guarded([row], partial(self.drafter.release, row))
         if wipe:
             self.caches.clear(row.slot)
 
     def _propose(self, rows: Sequence[Row]) -> list[list[int]]:
         depths = [row.depth for row in rows]
-        if self.drafter is None or not any(depths):
-            return [[] for _ in rows]
-        try:
-            drafts = self.drafter.propose(rows, depths)
-            size = self.target.vocabulary
+        drafter, size = self.drafter, self.target.vocabulary
+        none: list[list[int]] = [[] for _ in rows]
+        if drafter is None or not any(depths):
+            return none
+
+        def checked() -> list[list[int]]:
+            drafts = drafter.propose(rows, depths)
             return [_checked(d, k, size) for d, k in zip(drafts, depths, strict=True)]
-        except Exception as error:  # a drafter may only cost speed: report and go on without
+
+        return self._guarded(rows, checked) or none
+
+    def _guarded(self, rows: Sequence[Row], call: Callable[[], Result]) -> Result | None:
+        """Call the drafter, which may only cost speed: a failure is reported and gives None."""
+        try:
+            return call()
+        except Exception as error:  # whatever a drafter raises
+            name = self.drafter.name if self.drafter else "drafter"
             for row in rows:
-                row.draft_error = f"{self.drafter.name}: {type(error).__name__}: {error}"
-            return [[] for _ in rows]
+                row.draft_error = f"{name}: {type(error).__name__}: {error}"
+            return None
 
     def _launch(self, rows: Sequence[Row], drafts: list[list[int]]) -> _Flight:
         """Launch the forward over each row's pending tokens and drafts."""
@@ -271,7 +284,6 @@ def _checked(drafts: list[int], depth: int, vocabulary: int) -> list[int]:
 def _emit(row: Row, drafted: int, tokens: list[int]) -> Outcome:
     """Append accepted tokens to the row, up to whatever ends it."""
     emitted: list[Token] = []
-    accepted = len(tokens) - 1
     ended = error = None
     end_token = False
     for token in tokens:
@@ -285,4 +297,5 @@ def _emit(row: Row, drafted: int, tokens: list[int]) -> Outcome:
             ended = "stop" if row.text.stopped else "length" if row.room <= 0 else None
         if ended or error:
             break
+    accepted = min(len(tokens) - 1, len(emitted) + end_token)
     return Outcome(row, tuple(emitted), drafted, accepted, ended, end_token, error)

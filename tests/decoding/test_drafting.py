@@ -87,23 +87,48 @@ STEEP = CostCurve((1, 2, 17), (1.0, 1.4, 7.4))
 
 
 def free_row(ids: Sequence[int]) -> Row:
-    """A row that leaves its depth to the drafter."""
-    return toy_row(tuple(ids), depth=None, max_tokens=50)
+    """A row that leaves its depth to the drafter, with one token pending."""
+    row = toy_row(tuple(ids), depth=None, max_tokens=50)
+    row.committed = len(row.ids) - 1
+    return row
+
+
+def grow(row: Row, ids: list[int]) -> None:
+    row.ids, row.committed = ids, len(ids) - 1
+
+
+def pairs(count: int) -> list[int]:
+    """The pair 1, 2 again and again, each time behind a number of its own."""
+    return [token for i in range(count) for token in (100 + i, 1, 2)]
 
 
 def test_a_guess_that_keeps_failing_is_only_probed() -> None:
     drafter = LookupDrafter(STEEP)
-    row = free_row([1, 2, 3, 1, 2])
+    row = free_row(pairs(2))
     made = []
-    for _ in range(2 * PROBE_EVERY + 4):
+    for count in range(2, 32):
+        grow(row, pairs(count))
         drafts = drafter.propose([row], [4])[0]
         made.append(len(drafts))
         drafter.observe(row, len(drafts), 0)
     silent = made.index(0)
     assert 1 <= silent <= 3
-    assert made[silent:].count(1) == 2
-    assert sum(made[silent:]) == 2
-    assert made[silent + PROBE_EVERY - 1] == 1
+    step = -(-PROBE_EVERY // 3)  # three tokens a pair
+    probed = [i for i, drafted in enumerate(made) if i > silent and drafted]
+    assert probed == list(range(silent - 1 + step, len(made), step))
+    assert all(made[i] == 1 for i in probed)
+
+
+def test_a_guess_that_was_not_verified_stays_due() -> None:
+    """While a forward is in flight guesses are made and dropped: that must not use them up."""
+    drafter = LookupDrafter(STEEP)
+    row = free_row(pairs(2))
+    for _ in range(4):
+        drafter.observe(row, len(drafter.propose([row], [4])[0]), 0)
+    grow(row, pairs(2 + PROBE_EVERY))
+    assert [len(drafter.propose([row], [4])[0]) for _ in range(3)] == [1, 1, 1]
+    drafter.observe(row, 1, 0)
+    assert drafter.propose([row], [4]) == [[]]
 
 
 def test_right_guesses_bring_it_back() -> None:
@@ -156,6 +181,6 @@ def test_sizes_are_judged_one_by_one() -> None:
     assert drafter.propose([row], [1]) == [[5]]
     for _ in range(10):
         drafter.observe(row, 1, 0)
-    row.ids = [*ids, 7, 9, 9, 2, 3, 4, 8, 1, 2, 3, 4]
+    grow(row, [*ids, 7, 9, 9, 2, 3, 4, 8, 1, 2, 3, 4])
     assert plainly(row.ids, 1) == [7]
     assert drafter.propose([row], [1]) == [[8]]

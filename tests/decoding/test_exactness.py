@@ -11,7 +11,6 @@ from mlx_lm.generate import generate_step
 
 from mtplx_kernel.caching.slots import SlotCaches, StockCaches
 from mtplx_kernel.caching.span import Span
-from mtplx_kernel.decoding.drafting import LookupDrafter
 from mtplx_kernel.decoding.step import DecodeStep
 from mtplx_kernel.models.target import Target
 from tests.decoding.drafters import GUESSES, ForcedDrafter
@@ -41,7 +40,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 RAGGED = [kind for kind in CONFIGS if kind != "nemotron_h"]
 # mlx-lm computes one token of these by another formula than a block of several (absorbed against
 # expanded latent attention; a recurrence against its chunked form), so the last bits differ.
-TWO_FORMULAS = ("deepseek_v3", "nemotron_h")
+TWO_FORMULAS = ("deepseek_v3", "deepseek_v32", "nemotron_h")
 
 
 @cache
@@ -161,15 +160,6 @@ def test_caches_equal_plain_decoding_after_every_cycle(kind: str, guess: str) ->
                     assert mx.array_equal(ours, theirs)
 
     run(step, [make_row(PROMPT, depth=3)], after_cycle=compare)
-
-
-def test_lookup_drafts_are_accepted_on_repeating_text_and_change_nothing() -> None:
-    prompt = (10, 11, 12, 13, 14, 15) * 4
-    truth = ar_output("llama", prompt, "greedy", 60)
-    step = DecodeStep(target("llama"), SlotCaches(target("llama").model), LookupDrafter())
-    row = make_row(prompt, max_tokens=60)
-    run(step, [row])
-    assert row.output == truth
 
 
 def test_attention_without_rollback_is_caught() -> None:
