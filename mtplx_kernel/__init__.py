@@ -46,7 +46,25 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        home = importlib.import_module(_HOMES[name])
+    except ImportError as error:
+        _explain_missing_backend(error)
+        raise
+    return getattr(home, name)
+
+
+def _explain_missing_backend(error: ImportError) -> None:
+    """Raise BackendMissing where it is MLX that cannot be imported."""
+    reason = " ".join(str(error).split())
+    if "libmlx" in reason or (error.name or "").partition(".")[0] == "mlx":
+        from mtplx_kernel.errors import BackendMissing
+
+        raise BackendMissing(
+            f"MLX cannot be imported ({reason}): on Linux it needs exactly one of the extras cpu, "
+            "cuda12 and cuda13; pip install 'mtplx-kernel[cpu]', or the extra for your GPU's "
+            "driver, and restart Python"
+        ) from error
 
 
 def __dir__() -> list[str]:

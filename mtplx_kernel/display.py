@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -152,7 +154,8 @@ def sink_for(shell: InteractiveShell, *, quiet: bool, markdown: bool, stream: bo
 class QuietResults:
     """A display hook that can pass over one value: a result asked for with ``--quiet`` or ``;``.
 
-    The value is still what the magic returns, so it can be assigned.
+    The value is still what the magic returns, so it can be assigned. It is passed over only where
+    the statement that made it shows it: an assigned result is shown by its name like any other.
 
     Parameters
     ----------
@@ -163,13 +166,27 @@ class QuietResults:
     def __init__(self, hook: Callable[..., Any]) -> None:
         self.hook = hook
         self._silent: object = None
+        self._making: tuple[FrameType, ...] = ()
 
     def silence(self, value: object) -> None:
-        """Do not show `value` if it is the next to be shown."""
-        self._silent = value
+        """Do not show `value` if the statement that runs now is what shows it."""
+        self._silent, self._making = value, tuple(_frames(sys._getframe(1)))
+
+    def forget(self) -> None:
+        """Show everything again: the cell is over."""
+        self._silent, self._making = None, ()
 
     def __call__(self, result: object = None) -> None:
         """Show `result`, unless it is the one to pass over."""
-        silent, self._silent = self._silent, None
-        if result is None or result is not silent:
+        # IPython gives each statement a frame of its own, which calls the hook at its end.
+        here = sys._getframe(1) in self._making
+        silent = self._silent
+        self.forget()
+        if result is None or result is not silent or not here:
             self.hook(result)
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

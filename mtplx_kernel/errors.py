@@ -19,6 +19,10 @@ class ModelUnusable(MTPLXError):
     """The model was found, but it is damaged or of a kind that cannot be loaded."""
 
 
+class BackendMissing(MTPLXError, ImportError):
+    """MLX itself cannot be imported, most often because it was installed without a backend."""
+
+
 class QueueFull(MTPLXError):
     """The engine's bounded queue holds as many requests as it may."""
 

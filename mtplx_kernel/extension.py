@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -92,9 +93,6 @@ def current() -> Engine | None:
     return _engines.current
 
 
-current_engine = current
-
-
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Install the magics, their completion and their options; a second call changes nothing."""
     if shell in _installations:
@@ -134,7 +132,8 @@ def install(shell: InteractiveShell, engines: EngineHolder) -> Installation:
     installation.name_before = shell.user_ns.get(RESULT_NAME, _ABSENT)
 
     shell.register_magics(magics)
-    shell.display_trap.hook = results
+    _replace_hook(shell, results.hook, results)
+    shell.events.register("post_execute", results.forget)
     shell.input_transformers_cleanup.insert(0, keep_prompts)
     shell.Completer.custom_matchers.append(installation.completion.matcher)
     return installation
@@ -154,13 +153,21 @@ def remove(shell: InteractiveShell, installation: Installation) -> None:
         _restore(registry, type(magics).__name__, installation.registry_before)
     configurables = cast(list[object], shell.configurables)
     configurables[:] = [c for c in configurables if c is not magics]
-    if shell.display_trap.hook is results:
-        shell.display_trap.hook = results.hook
+    _replace_hook(shell, results, results.hook)
+    shell.events.unregister("post_execute", results.forget)
     transformers, matchers = shell.input_transformers_cleanup, shell.Completer.custom_matchers
     transformers[:] = [t for t in transformers if t is not keep_prompts]
     matchers[:] = [m for m in matchers if m is not installation.completion.matcher]
     _restore(shell.user_ns, RESULT_NAME, installation.name_before)
     shell.user_ns_hidden.pop(RESULT_NAME, None)
+
+
+def _replace_hook(shell: InteractiveShell, old: object, new: object) -> None:
+    if shell.display_trap.hook is old:
+        shell.display_trap.hook = new
+    # In a running cell the shell's hook is already Python's.
+    if sys.displayhook is old:
+        sys.displayhook = cast(Any, new)
 
 
 def _restore(table: dict[str, Any], name: str, before: object) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -23,14 +20,10 @@ from traitlets import Bool, Float, Int, TraitError, Unicode, validate
 from mtplx_kernel import options, report
 from mtplx_kernel.conversation import Conversation, Message, substitute
 from mtplx_kernel.decoding.params import SamplingParams
-from mtplx_kernel.display import QuietResults, Sink, has_front_end, sink_for
-from mtplx_kernel.engine.request import FinishReason, Generation, Handle
-from mtplx_kernel.errors import (
-    EngineClosed,
-    InvalidRequest,
-    MTPLXError,
-    RequestFailed,
-)
+from mtplx_kernel.display import QuietResults, has_front_end, sink_for
+from mtplx_kernel.engine.request import FinishReason, Generation
+from mtplx_kernel.errors import EngineClosed, InvalidRequest, MTPLXError
+from mtplx_kernel.waiting import ended, wait
 from mtplx_kernel.words import split_prompt, split_words
 
 if TYPE_CHECKING:
@@ -120,9 +113,9 @@ class MtplxMagics(Magics):
         mode, engine = proposal["value"], self._engines.current
         if mode:
             _checked("mode", mode)
-        if mode and engine is not None:
+        if engine is not None:
             try:
-                engine.configure(mode=mode)
+                engine.configure(mode=mode or ("ar" if engine.mode_reason else "mtp"))
             except MTPLXError as err:
                 raise TraitError(str(err)) from err
         return mode
@@ -137,9 +130,13 @@ class MtplxMagics(Magics):
             if cell is not None:
                 return self._cell(line, cell, local_ns or {})
             verb, rest = (*line.split(maxsplit=1), "", "")[:2]
+            if not rest:
+                verb = verb.removesuffix(";") or "help"
             if verb == "ask":
                 return self._ask(rest, local_ns or {})
-            verb, *words = split_words(line.strip().removesuffix(";")) or ["help"]
+            # IPython's own {name} and $name, with the names of the caller of run_line_magic.
+            expanded = self._shell.var_expand(rest.rstrip().removesuffix(";"), depth=2)
+            words = split_words(expanded)
             if verb in {"?", "-h", "--help"}:
                 verb = "help"
             if verb not in options.VERBS:
@@ -222,11 +219,13 @@ class MtplxMagics(Magics):
 
     def _cell(self, line: str, cell: str, variables: Mapping[str, Any]) -> Generation | None:
         words = split_words(line)
-        if set(words) & {"-h", "--help"}:
+        if options.asks_help(words):
             print(options.help_text())
             return None
         wanted = options.read_request(words, "%%mtplx")
-        return self._answer(self._body(cell), wanted, variables)
+        body = self._body(cell)
+        hide = body.rstrip().endswith(";")
+        return self._answer(body.rstrip()[:-1] if hide else body, wanted, variables, hide)
 
     def _body(self, cell: str) -> str:
         # IPython ends every cell with a line end that the user need not have typed; in a terminal
@@ -240,16 +239,15 @@ class MtplxMagics(Magics):
         line = rest.rstrip()
         words, prompt = split_prompt(line.removesuffix(";"), options.TAKES_VALUE)
         wanted = options.read_request(words, "%mtplx ask")
-        return self._answer(prompt, wanted, variables, hide=line.endswith(";"))
+        return self._answer(prompt, wanted, variables, line.endswith(";"))
 
     def _answer(
         self,
         prompt: str,
         wanted: options.RequestOptions,
         variables: Mapping[str, Any],
-        hide: bool = False,
+        hide: bool,
     ) -> Generation:
-        hide = hide or wanted.quiet or prompt.rstrip().endswith(";")
         prompt = substitute(prompt, wanted.variables, {**self._user_ns, **variables})
         if not prompt.strip():
             raise InvalidRequest("the prompt is empty; write one after the options")
@@ -260,7 +258,7 @@ class MtplxMagics(Magics):
         generation = self._run(engine, prompt if messages is None else messages, wanted)
         if messages is not None and generation.finish_reason in FINISHED:
             self.conversation.keep(messages, generation.text)
-        if hide:
+        if hide or wanted.quiet:
             self._results.silence(generation)
         return generation
 
@@ -290,8 +288,8 @@ class MtplxMagics(Magics):
             self._bind(handle.result(), wanted.out)
             complete = f"Interrupted; the answer is complete in {RESULT_NAME}."
             raise GenerationInterrupted(complete) from None
-        except RequestFailed as err:
-            self._bind(err.generation, wanted.out)
+        except Exception:
+            self._bind(ended(handle), wanted.out)
             raise
         self._bind(generation, wanted.out)
         if generation.finish_reason is FinishReason.INTERRUPTED:
@@ -332,44 +330,3 @@ def _checked(name: str, value: Any) -> Any:
     except InvalidRequest as err:
         raise TraitError(str(err)) from err
     return value
-
-
-def wait(handle: Handle, sink: Sink) -> Generation:
-    """Show a request's text as it comes and return its result.
-
-    A keyboard interrupt ends the request: its slot is freed, its text kept, and its result has
-    the finish reason ``interrupted``. A second one does not wait for that.
-
-    Raises
-    ------
-    RequestFailed
-        If the request ended with an error.
-    """
-    with _interrupt_cancels(handle):
-        try:
-            for piece in handle.pieces():
-                sink.write(piece)
-        finally:
-            sink.close()
-        return handle.result()
-
-
-@contextmanager
-def _interrupt_cancels(handle: Handle) -> Iterator[None]:
-    """Make the interrupt a cancel, not an exception: one could strike inside a `print`."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        if handle.cancel_reason is None and not handle.done:
-            handle.cancel(FinishReason.INTERRUPTED)
-        else:
-            before(number, frame)
-
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

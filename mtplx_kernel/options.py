@@ -1,14 +1,14 @@
-"""The options of a prompt and of the verbs: one grammar for the magics and the command line."""
+"""The options of a prompt and of the verbs: one grammar for all magics."""
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import keyword
 import textwrap
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.errors import InvalidRequest
@@ -34,7 +34,7 @@ def _number(text: str) -> float | str:
 
 def _identifier(text: str) -> str:
     if not text.isidentifier() or keyword.iskeyword(text):
-        raise argparse.ArgumentTypeError(f"must be a plain variable name, not {text!r}")
+        raise ValueError(f"must be a plain variable name, not {text!r}")
     return text
 
 
@@ -144,67 +144,66 @@ class RequestOptions:
     quiet: bool = False
 
 
-class Grammar(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, as `InvalidRequest`; it never exits.
+def read_options(
+    allowed: Sequence[Option], words: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Read words as options, written in full; what is no option comes back in order.
 
-    Parameters
-    ----------
-    command
-        How the command is written, for messages.
-    options
-        The options it takes; no abbreviations.
+    The word after an option that takes a value is its value, however it begins; only another
+    option's name is not taken for one (``--stop=--raw`` says that it is meant).
+
+    Returns
+    -------
+    tuple of dict and list
+        The values of the given options by name (a list where an option may be repeated), and the
+        plain words.
+
+    Raises
+    ------
+    InvalidRequest
+        For an unknown option, a missing value or a bad value.
     """
-
-    def __init__(self, command: str, options: Sequence[Option]) -> None:
-        super().__init__(prog=command, add_help=False, allow_abbrev=False, exit_on_error=False)
-        self._options = {option.flag: option for option in options}
-        add_options(self, options)
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
-        raise InvalidRequest(f"{self.prog}: {message}")
-
-    def read(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Parse `words`; the namespace holds given options only, the rest comes back in order.
-
-        Raises
-        ------
-        InvalidRequest
-            For an unknown option, a missing value or a bad value.
-        """
-        for word in words:
-            flag = word.partition("=")[0]
-            if word.startswith("--") and word != "--" and flag not in self._options:
-                raise InvalidRequest(unknown("option", flag, self._options))
-        try:
-            found, rest = self.parse_known_args(list(words))
-        except argparse.ArgumentError as err:
-            problem = err.message
-            if "expected one argument" in problem:
-                metavar = self._options[str(err.argument_name)].metavar
-                problem = f"needs a value: {err.argument_name} {metavar}"
-            elif "explicit argument" in problem:
-                problem = "takes no value"
-            raise InvalidRequest(f"{err.argument_name} {problem}") from err
-        return found, [word for word in rest if word != "--"]
+    by_flag = {option.flag: option for option in allowed}
+    found: dict[str, Any] = {}
+    rest: list[str] = []
+    left = deque(words)
+    while left:
+        word = left.popleft()
+        if word == "--":
+            return found, [*rest, *left]
+        flag, equals, text = word.partition("=")
+        option = by_flag.get(flag)
+        if option is None:
+            if word.startswith("--"):
+                raise InvalidRequest(unknown("option", flag, by_flag))
+            rest.append(word)
+            continue
+        if option.read is None and equals:
+            raise InvalidRequest(f"{flag} takes no value")
+        if option.read is not None and not equals:
+            if not left or left[0].partition("=")[0] in by_flag:
+                raise InvalidRequest(f"{flag} needs a value: {flag} {option.metavar}")
+            text = left.popleft()
+        value = _value(option, text)
+        found[option.name] = [*found.get(option.name, []), value] if option.repeats else value
+    return found, rest
 
 
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Add `options` to any argparse parser; what is not given stays out of the namespace."""
-    for option in options:
-        if option.read is None:
-            parser.add_argument(
-                option.flag, action="store_true", default=argparse.SUPPRESS, help=option.help
-            )
-        else:
-            parser.add_argument(
-                option.flag,
-                type=option.read,
-                action="append" if option.repeats else "store",
-                default=argparse.SUPPRESS,
-                metavar=option.metavar,
-                help=option.help.replace("%", "%%"),
-            )
+def _value(option: Option, text: str) -> Any:
+    if option.read is None:
+        return True
+    try:
+        return option.read(text)
+    except ValueError as err:
+        raise InvalidRequest(f"{option.flag} {err}") from err
+
+
+def asks_help(words: Sequence[str]) -> bool:
+    """Whether ``-h`` or ``--help`` stands among the options, and not as the value of one."""
+    return any(
+        word in {"-h", "--help"} and not TAKES_VALUE.get(before, False)
+        for before, word in zip(["", *words], words, strict=False)
+    )
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
@@ -224,10 +223,9 @@ def read_request(words: Sequence[str], command: str) -> RequestOptions:
     InvalidRequest
         For anything that is not an option, or a bad value; before any work is done.
     """
-    found, rest = Grammar(command, REQUEST_OPTIONS).read(words)
+    given, rest = read_options(REQUEST_OPTIONS, words)
     if rest:
         raise InvalidRequest(f"{command} takes options only, not {rest[0]!r}; see %mtplx help")
-    given = vars(found)
     names = {option.name for option in SAMPLING_OPTIONS}
     sampling = {name: value for name, value in given.items() if name in names}
     check_sampling(sampling)
@@ -255,11 +253,10 @@ def read_words(
     InvalidRequest
         For an option the verb does not have, a bad value, or a word too many.
     """
-    command = f"%mtplx {VERBS[verb].usage}"
-    found, rest = Grammar(command, VERBS[verb].options).read(words)
+    given, rest = read_options(VERBS[verb].options, words)
     if most is not None and len(rest) > most:
-        raise InvalidRequest(f"{rest[most]!r} is one word too many; write {command}")
-    given = vars(found)
+        usage = f"%mtplx {VERBS[verb].usage}"
+        raise InvalidRequest(f"{rest[most]!r} is one word too many; write {usage}")
     check_sampling({name: value for name, value in given.items() if name == MODE.name})
     return given, rest
 
@@ -301,7 +298,8 @@ def help_text() -> str:
     ):
         lines += [title, *_columns([(f"{o.flag} {o.metavar}", o.help) for o in options]), ""]
     lines += textwrap.wrap(
-        "The result is the cell's value, and is bound to _mtplx. Defaults: %config MtplxMagics. "
+        "The result is the cell's value, and is bound to _mtplx. A ; at the end of a prompt hides "
+        "the line of stats. Defaults: %config MtplxMagics. "
         "The kernel's interrupt stops an answer and keeps what is there.",
         HELP_WIDTH,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,33 +89,16 @@ def mode_line(mode: str, reason: str | None) -> str:
 
 def running_on(status: Mapping[str, Any]) -> str:
     """What a freshly loaded model runs on, with the reason where it is slow."""
-    rows = [
-        ("Device", str(status.get("device", "unknown"))),
-        ("BLAS", blas_line(status.get("blas"))),
-        ("Mode", _with_reason(status.get("mode"), status.get("mode_reason"))),
-    ]
-    return labelled(rows)
+    return labelled(_rows(status, ("Device", "BLAS", "Mode")))
 
 
 def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat_turns: int) -> str:
-    """The page of ``%mtplx status``."""
+    """The page of ``%mtplx status``; what an engine does not say of itself has no row."""
     rows = [("Model", model_line(status))]
     path = status.get("model", {}).get("path")
     if path:
         rows.append(("Folder", str(path)))
-    rows += [
-        ("State", _with_reason(status.get("state"), status.get("reason"))),
-        ("Device", str(status.get("device", "unknown"))),
-        ("BLAS", blas_line(status.get("blas"))),
-        ("Mode", _with_reason(status.get("mode"), status.get("mode_reason"))),
-        ("Drafters", _plain(status.get("drafters")) or "none"),
-        ("Verify cost", _costs_line(status.get("verify_ms", {}))),
-        ("Caches", _caches_line(status.get("caches", {}))),
-        ("Scheduler", _scheduler_line(status.get("scheduler", {}))),
-        ("Queue", _queue_line(status)),
-    ]
-    if status.get("memory_bytes"):
-        rows.append(("Memory", size(status["memory_bytes"])))
+    rows += _rows(status, _LINES)
     if chat_turns:
         turns = "1 turn" if chat_turns == 1 else f"{chat_turns} turns"
         rows.append(("Conversation", f"{turns} of --chat"))
@@ -123,18 +106,14 @@ def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat
     return labelled(rows)
 
 
+def _rows(status: Mapping[str, Any], labels: Iterable[str]) -> list[tuple[str, str]]:
+    rows = [(label, *_LINES[label]) for label in labels]
+    return [(label, line(status)) for label, key, line in rows if status.get(key) not in _NOTHING]
+
+
 def _costs_line(verify_ms: Mapping[str, float]) -> str:
-    if not verify_ms:
-        return "not measured: nothing is drafted"
     parts = [f"{ms:.3g} ms for {tokens}" for tokens, ms in verify_ms.items()]
     return ", ".join(parts) + " tokens"
-
-
-def blas_line(blas: Mapping[str, Any] | None) -> str:
-    """The BLAS in force, its threads, and why it is slow where it is."""
-    if not blas:
-        return "does not apply"
-    return _with_reason(blas.get("description", "unknown"), blas.get("reason"))
 
 
 def _with_reason(value: object, reason: object) -> str:
@@ -150,21 +129,21 @@ def _plain(value: object) -> str:
 
 
 def _caches_line(caches: Mapping[str, Any]) -> str:
-    roll = "drafts can be taken back" if caches.get("rollback") else "drafts cannot be taken back"
+    roll = "drafts can be taken back" if caches["rollback"] else "drafts cannot be taken back"
     return _with_reason(roll, caches.get("reason"))
 
 
 def _scheduler_line(scheduler: Mapping[str, Any]) -> str:
-    mode = str(scheduler.get("mode", "unknown"))
+    mode = str(scheduler["mode"])
     details = _plain({k.replace("_", " "): v for k, v in scheduler.get(mode, {}).items()})
     return f"{mode} ({details})" if details else mode
 
 
 def _queue_line(status: Mapping[str, Any]) -> str:
-    queue = status.get("queue", {})
+    queue = status["queue"]
     return (
-        f"{status.get('running', 0)} running, {queue.get('waiting', 0)} waiting, "
-        f"at most {queue.get('limit', 'unknown')} may wait"
+        f"{status['running']} running, {queue['waiting']} waiting, "
+        f"at most {queue['limit']} may wait"
     )
 
 
@@ -181,3 +160,21 @@ def _window_line(window: DecodeWindow) -> str:
         accepted, drafted = sum(window.accepted_by_depth), sum(window.drafted_by_depth)
         parts.append(f"{accepted} of {drafted} drafts accepted")
     return ", ".join(parts)
+
+
+_NOTHING: tuple[object, ...] = (None, {}, 0)
+"""What stands in a status for a thing that is not known; an empty list is known."""
+
+_LINES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "State": ("state", lambda s: _with_reason(s["state"], s.get("reason"))),
+    "Device": ("device", lambda s: str(s["device"])),
+    "BLAS": ("blas", lambda s: _with_reason(s["blas"]["description"], s["blas"].get("reason"))),
+    "Mode": ("mode", lambda s: _with_reason(s["mode"], s.get("mode_reason"))),
+    "Drafters": ("drafters", lambda s: _plain(s["drafters"]) or "none"),
+    "Verify cost": ("verify_ms", lambda s: _costs_line(s["verify_ms"])),
+    "Caches": ("caches", lambda s: _caches_line(s["caches"])),
+    "Scheduler": ("scheduler", lambda s: _scheduler_line(s["scheduler"])),
+    "Queue": ("queue", _queue_line),
+    "Memory": ("memory_bytes", lambda s: size(s["memory_bytes"])),
+}
+"""The rows of a status by label: the key that each needs, and its text."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -105,14 +106,15 @@ class StockCaches:
         self.layers = []
 
     @property
-    def arrays(self) -> list[Any]:
-        """All states, to evaluate after a forward."""
-        return [layer.state for layer in self.layers if not layer.empty()]
+    def arrays(self) -> list[mx.array]:
+        """All arrays, to evaluate after a forward."""
+        states: Any = tree_flatten([layer.state for layer in self.layers])
+        return [array for _, array in states if isinstance(array, mx.array)]
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(layer.nbytes for layer in self.layers if not layer.empty())
+        return sum(array.nbytes for array in self.arrays)
 
 
 Caches = SlotCaches | StockCaches

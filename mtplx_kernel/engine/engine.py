@@ -6,8 +6,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import anyio
@@ -15,6 +14,7 @@ import anyio.to_thread
 
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.engine.ledger import Ledger
+from mtplx_kernel.engine.opened import Opened
 from mtplx_kernel.engine.owner import Owner
 from mtplx_kernel.engine.pieces import TextPieces
 from mtplx_kernel.engine.prompts import Prompt, PromptEncoder
@@ -120,15 +120,12 @@ class Engine:
         """
         check_timeout(timeout)
         self._owner.refuse_waiting()
-        handle = self.submit(prompt, **options)
-        try:
-            return handle.result(timeout)
-        except RequestTimeout:
-            handle.cancel()
-            raise RequestTimeout(f"cancelled: no result after {timeout:g} s") from None
-        except KeyboardInterrupt:
-            handle.cancel(FinishReason.INTERRUPTED)
-            raise
+        with Opened() as opened:
+            try:
+                return self._submit(prompt, opened, **options).result(timeout)
+            except RequestTimeout:
+                opened.cancel(FinishReason.CANCELLED)
+                raise RequestTimeout(f"cancelled: no result after {timeout:g} s") from None
 
     def stream(self, prompt: Prompt, **options: Any) -> TextPieces:
         """Run one request and yield its text as it comes.
@@ -143,12 +140,13 @@ class Engine:
             While iterating, after the text that came before the error.
         """
         self._owner.refuse_waiting()
-        return TextPieces(self.submit(prompt, **options))
+        with Opened() as opened:
+            return TextPieces(self._submit(prompt, opened, **options))
 
     async def agenerate(self, prompt: Prompt, **options: Any) -> Generation:
         """Run one request without blocking the event loop; cancelling the task cancels it."""
-        handle = self.submit(prompt, **options)
-        async with _cancelled_with_task(handle):
+        with Opened(FinishReason.CANCELLED) as opened:
+            handle = self._submit(prompt, opened, **options)
             # One thread a waiting request: the queue is bounded, so these are too.
             limiter = anyio.CapacityLimiter(1)
             return await anyio.to_thread.run_sync(
@@ -180,16 +178,9 @@ class Engine:
         self._ledger.check_open()
         self._owner.refuse_waiting()
         self._params(_sampling(options))
-        entries: list[Handle | MTPLXError] = []
-        try:
-            for prompt in prompts:
-                entries.append(self._submit_when_room(prompt, options, entries))
+        with Opened() as opened:
+            entries = [self._submit_when_room(prompt, options, opened) for prompt in prompts]
             return [_outcome(entry) for entry in entries]
-        except BaseException:
-            for entry in entries:
-                if isinstance(entry, Handle):
-                    entry.cancel(FinishReason.INTERRUPTED)
-            raise
 
     def submit(
         self,
@@ -211,15 +202,10 @@ class Engine:
         EngineClosed
             If the engine was closed or died.
         """
-        self._ledger.check_open()
-        if on_token is not None and not callable(on_token):
-            raise InvalidRequest(f"on_token must be a function of id and text, not {on_token!r}")
-        params = self._params(options)
-        ids = self._encoder.encode(prompt, raw=raw, system=system)
-        return self._ledger.open(
-            lambda request_id: self._handle(request_id, ids, params, on_token),
-            lambda handle: self._owner.post(lambda runner: runner.submit(handle)),
-        )
+        with Opened() as opened:
+            return self._submit(
+                prompt, opened, raw=raw, system=system, on_token=on_token, **options
+            )
 
     def configure(self, *, mode: str | None = None, scheduler: str | None = None) -> None:
         """Change defaults of requests to come; what runs is not touched.
@@ -245,10 +231,12 @@ class Engine:
     def status(self) -> dict[str, Any]:
         """What is loaded and what is in force, as plain data."""
         waiting, running = self._ledger.counts()
+        state = self._ledger.state
+        runner = None if state == "dead" else self._owner.runner
         return {
-            "state": self._ledger.state,
+            "state": state,
             "reason": self._ledger.reason,
-            **describe(self.facts, self._owner.runner, self._rollback_reason),
+            **describe(self.facts, runner, self._rollback_reason),
             "mode": self.mode,
             "mode_reason": self.mode_reason,
             "queue": {"waiting": waiting, "limit": self._ledger.limit},
@@ -277,16 +265,43 @@ class Engine:
         state = self._ledger.state
         return f"<Engine {self.name}: mode {self.mode}, scheduler {self.scheduler}, {state}>"
 
+    def _submit(
+        self,
+        prompt: Prompt,
+        opened: Opened,
+        /,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        on_token: TokenCallback | None = None,
+        **options: Any,
+    ) -> Handle:
+        """Submit, with the handle in `opened` before the request can run."""
+        self._ledger.check_open()
+        if on_token is not None and not callable(on_token):
+            raise InvalidRequest(f"on_token must be a function of id and text, not {on_token!r}")
+        params = self._params(options)
+        ids = self._encoder.encode(prompt, raw=raw, system=system)
+
+        def make(request_id: str) -> Handle:
+            handle = self._handle(request_id, ids, params, on_token)
+            opened.append(handle)
+            self.timeline.open(handle.window)
+            return handle
+
+        return self._ledger.open(
+            make, lambda handle: self._owner.post(lambda runner: runner.submit(handle))
+        )
+
     def _submit_when_room(
-        self, prompt: Prompt, options: dict[str, Any], earlier: list[Handle | MTPLXError]
+        self, prompt: Prompt, options: dict[str, Any], opened: Opened
     ) -> Handle | MTPLXError:
         """Submit; where the queue is full, wait for the batch's own earlier requests."""
         while True:
             try:
-                return self.submit(prompt, **options)
+                return self._submit(prompt, opened, **options)
             except QueueFull as error:
-                ours = (e for e in earlier if isinstance(e, Handle) and not e.done)
-                oldest = next(ours, None)
+                oldest = next((handle for handle in opened if not handle.done), None)
                 if oldest is None:
                     return error
                 oldest.wait()
@@ -323,10 +338,9 @@ class Engine:
             on_token=on_token,
         )
         window = DecodeWindow(request_id, time.perf_counter(), prompt_tokens=len(ids))
-        self.timeline.open(window)
         handle = Handle(request, window)
         handle.attach(
-            wake=lambda: self._owner.post(lambda runner: runner.cancel(request_id)),
+            wake=lambda: self._owner.post(lambda runner: runner.cancel(handle)),
             forget=lambda: self._ledger.forget(request_id),
             refuse_waiting=self._owner.refuse_waiting,
         )
@@ -375,11 +389,3 @@ def _outcome(entry: Handle | MTPLXError) -> Generation | MTPLXError:
         return entry.result()
     except MTPLXError as error:
         return error
-
-
-@asynccontextmanager
-async def _cancelled_with_task(handle: Handle) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        handle.cancel()

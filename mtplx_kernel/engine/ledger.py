@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -77,7 +78,7 @@ class Ledger:
     def bury(self, reason: str) -> None:
         """The owner thread died: take no more requests and tell every waiting caller."""
         for handle in self.shut("dead", reason):
-            handle.fail(EngineClosed(reason))
+            handle.fail(EngineClosed(reason), time.perf_counter())
 
     def check_open(self) -> None:
         """Raise EngineClosed unless requests are taken."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
-from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.errors import InvalidRequest, ModelUnusable, MTPLXError
 from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
 from mtplx_kernel.scheduling.modes import make_policy
 
@@ -119,9 +119,7 @@ class Owner:
 
     def _run(self) -> None:
         try:
-            self.loaded = load(self._folder, self._name)
-            policy = make_policy(self._scheduler, self.loaded.facts.device)
-            self.runner = Runner(self.loaded, policy)
+            self.runner = self._make_runner()
         except BaseException as error:  # handed to the thread that waits for the load
             self._load_error = error
             _let_go_of_locals(error)
@@ -129,9 +127,23 @@ class Owner:
             self._ready.set()
             self._serve(self.runner)
         finally:
-            self._release()
-            atexit.unregister(self.stop)
-            self._ready.set()
+            try:
+                self._release()
+            finally:
+                atexit.unregister(self.stop)
+                self._ready.set()
+
+    def _make_runner(self) -> Runner:
+        try:
+            self.loaded = load(self._folder, self._name)
+            policy = make_policy(self._scheduler, self.loaded.facts.device)
+            return Runner(self.loaded, policy)
+        except MTPLXError:
+            raise
+        except Exception as error:  # a model that loads may still fail in its first forwards
+            raise ModelUnusable(
+                f"{self._name} cannot be run here: {cause(error)[:300]}; try another model"
+            ) from error
 
     def _serve(self, runner: Runner) -> None:
         try:

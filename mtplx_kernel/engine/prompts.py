@@ -79,10 +79,12 @@ class PromptEncoder:
         return self._checked_ids(prompt)
 
     def _from_text(self, text: str, raw: bool, system: str | None) -> list[int]:
-        if not text.strip():
-            return []
         if not raw and self._tokenizer.has_chat_template:
+            if not text.strip():
+                return []
             return self._from_messages([{"role": "user", "content": text}], system)
+        if not text:
+            return []
         if system is not None:
             why = (
                 "raw prompts take" if raw else f"{self._facts.name} has no chat template, so takes"

@@ -35,7 +35,6 @@ class Request:
     params: SamplingParams
     seed: int
     mode: GenerationMode
-    mtp_disabled_reason: str | None = None
     on_token: Callable[[int, str], None] | None = None
     """Called on the owner thread with each token id and the text it released (maybe empty)."""
 
@@ -53,7 +52,6 @@ class GenerationStats:
     prompt_tokens: int
     completion_tokens: int
     seed: int
-    mtp_disabled_reason: str | None = None
     queue_wait_s: float | None = None
     prefill_s: float | None = None
     ttft_s: float | None = None
@@ -88,7 +86,6 @@ class GenerationStats:
         return cls(
             scheduler_mode=scheduler_mode,
             generation_mode=str(request.mode),
-            mtp_disabled_reason=request.mtp_disabled_reason,
             prompt_tokens=window.prompt_tokens,
             completion_tokens=n,
             seed=request.seed,
@@ -271,8 +268,10 @@ class Handle:
             failure = RequestFailed(f"{generation.error}", generation)
         self._end(generation, failure)
 
-    def fail(self, failure: Exception) -> None:
-        """End the request without a result: it was never run, or the engine died."""
+    def fail(self, failure: Exception, now: float) -> None:
+        """End the request without a result: it was never run, or the engine died (owner thread)."""
+        if not self.done:
+            self.window.ended, self.window.finish_reason = now, str(FinishReason.ERROR)
         self._end(None, failure)
 
     def _end(self, generation: Generation | None, failure: Exception | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from mtplx_kernel.decoding.depth import CostCurve
 from mtplx_kernel.decoding.drafting import Drafter, LookupDrafter
@@ -49,6 +49,12 @@ class Runner:
         Says what runs next.
     clock
         Seconds of one monotonic clock.
+
+    Attributes
+    ----------
+    weights_bytes, caches_bytes
+        What the model and its caches hold in memory. Plain numbers that any thread may read,
+        renewed after every forward.
     """
 
     def __init__(
@@ -71,7 +77,8 @@ class Runner:
             drafter = LookupDrafter(self.costs)
         self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=look_ahead)
         self.jobs: dict[str, Job] = {}
-        self.memory_bytes = int(mx.get_active_memory())
+        self.weights_bytes = _weights_bytes(loaded)
+        self.caches_bytes = caches.nbytes
         self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)
 
     @property
@@ -84,9 +91,8 @@ class Runner:
         try:
             row = self._row(handle.request)
         except Exception as error:  # a tokenizer that cannot decode the prompt
-            handle.window.ended = self._clock()
-            handle.window.finish_reason = str(FinishReason.ERROR)
-            handle.fail(RequestFailed(f"the prompt cannot be decoded: {cause(error)}"))
+            failure = RequestFailed(f"the prompt cannot be decoded: {cause(error)}")
+            handle.fail(failure, self._clock())
             return
         self.jobs[row.request_id] = Job(handle, row)
         self._policy.arrive(Arrival(row.request_id, row.prefill_left), self._clock())
@@ -107,11 +113,14 @@ class Runner:
             text=TextStream(self._loaded.tokenizer, request.prompt_ids, request.params.stop),
         )
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, handle: Handle) -> None:
         """End a request for the reason its handle gives; one that has ended is left alone."""
-        job = self.jobs.get(request_id)
-        if job is not None and job.handle.cancel_reason is not None:
-            self._end(job, job.handle.cancel_reason)
+        if handle.done or handle.cancel_reason is None:
+            return
+        if handle.request_id not in self.jobs:  # its caller was interrupted before it was posted
+            self.submit(handle)
+        if handle.request_id in self.jobs:
+            self._end(self.jobs[handle.request_id], handle.cancel_reason)
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         """End every open request."""
@@ -134,6 +143,7 @@ class Runner:
             for job in jobs:
                 self._end(job, FinishReason.ERROR, f"the forward failed: {cause(error)}", wipe=True)
         else:
+            self.caches_bytes = self.step.caches.nbytes
             for outcome in outcomes:
                 self._deliver(self.jobs[outcome.row.request_id], outcome)
         return True
@@ -203,7 +213,7 @@ class Runner:
         window.completion_tokens = len(row.output)
         window.ended = self._clock()
         window.finish_reason = str(reason)
-        self.memory_bytes = int(mx.get_active_memory())
+        self.caches_bytes = self.step.caches.nbytes
         handle.finish(
             Generation(
                 request_id=row.request_id,
@@ -217,6 +227,11 @@ class Runner:
                 error=error,
             )
         )
+
+
+def _weights_bytes(loaded: LoadedModel) -> int:
+    arrays: Any = tree_flatten(loaded.target.model.parameters(), destination={})
+    return sum(int(array.nbytes) for array in arrays.values())
 
 
 def _members(quantum: Quantum) -> tuple[str, ...]:

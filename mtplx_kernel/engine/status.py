@@ -19,11 +19,18 @@ def describe(
     facts
         The loaded model.
     runner
-        What runs it; None once the engine is closed.
+        What runs it; None once the engine is closed or dead.
     rollback_reason
         Why its caches cannot take tokens back; None where they can.
+
+    Returns
+    -------
+    dict
+        `memory_bytes` is what this engine's weights and caches hold, none once it has ended.
+        What only a runner can tell (drafters, verify_ms, scheduler, and that memory by its parts)
+        is left out without one.
     """
-    return {
+    known: dict[str, Any] = {
         "model": {
             "name": facts.name,
             "path": facts.path,
@@ -34,24 +41,33 @@ def describe(
         },
         "device": facts.device,
         "blas": _blas(runner),
-        "drafters": runner.drafters if runner else [],
-        "verify_ms": _costs(runner),
         "caches": {"rollback": rollback_reason is None, "reason": rollback_reason},
-        "scheduler": runner.snapshot() if runner else {},
-        "memory_bytes": runner.memory_bytes if runner else 0,
+    }
+    if runner is None:
+        return {**known, "memory_bytes": 0}
+    weights, caches = runner.weights_bytes, runner.caches_bytes
+    return {
+        **known,
+        "drafters": runner.drafters,
+        "verify_ms": _costs(runner),
+        "scheduler": runner.snapshot(),
+        "memory_bytes": weights + caches,
+        "weights_bytes": weights,
+        "caches_bytes": caches,
     }
 
 
-def _costs(runner: Runner | None) -> dict[str, float]:
+def _costs(runner: Runner) -> dict[str, float]:
     """Milliseconds of a forward by the tokens of its block, as measured at load."""
-    if runner is None or runner.costs is None:
+    if runner.costs is None:
         return {}
     pairs = zip(runner.costs.tokens, runner.costs.seconds, strict=True)
     return {str(tokens): round(seconds * 1000, 2) for tokens, seconds in pairs}
 
 
 def _blas(runner: Runner | None) -> dict[str, Any]:
-    status = blas.ensure()
+    status = blas.current()
+    assert status is not None  # decided at load
     return {
         "kind": status.kind,
         "description": status.description,

@@ -27,6 +27,7 @@ __all__ = [
     "ThreadGovernor",
     "calibrate",
     "choose_threads",
+    "current",
     "ensure",
     "set_threads",
     "threads",
@@ -75,8 +76,9 @@ _process = _Process()
 
 
 def ensure() -> BlasStatus:
-    """Give MLX the fastest BLAS that can be had here, once, and say what it is.
+    """Give MLX the fastest BLAS that can be had here, and say what it is.
 
+    It is decided once, and again where that was not the fast one or the default device has changed.
     It may be called at any time: what MLX multiplies afterwards is fast. On Linux CPUs an OpenBLAS
     that MLX already calls is kept; else the `cpu` extra's is taken, else a conda environment's,
     else MLX's own reference BLAS stays. With `MTPLX_KERNEL_BLAS=stock` nothing is changed.
@@ -87,14 +89,20 @@ def ensure() -> BlasStatus:
         Never an error: what could not be had is named in `reason`.
     """
     with _process.lock:
-        if _process.status is None or _process.status.reason is not None:
-            _process.status = _decide()
-        status, library = _process.status, _process.library
-    if library is None:
-        return status
-    count = library.threads
-    plural = "thread" if count == 1 else "threads"
-    return replace(status, threads=count, description=f"{library.name}, {count} {plural}")
+        on_gpu = _on_gpu()
+        kept = _process.status
+        if kept is None or kept.reason is not None or (kept.kind == "gpu") != on_gpu:
+            kept = _process.status = _decide(on_gpu)
+        return _as_now(kept)
+
+
+def current() -> BlasStatus | None:
+    """What `ensure` decided last, with the threads as they are now; None before its first call.
+
+    It decides nothing and changes nothing, so it may be called while a request runs.
+    """
+    with _process.lock:
+        return None if _process.status is None else _as_now(_process.status)
 
 
 def set_threads(count: int) -> int | None:
@@ -127,13 +135,26 @@ def calibrate(run: Callable[[], float]) -> int | None:
     return set_threads(choose_threads(measure, available_cpus()))
 
 
-def _decide() -> BlasStatus:
-    if sys.platform == "darwin":
-        return BlasStatus("accelerate", "Accelerate", fast=True)
+def _on_gpu() -> bool:
     import mlx.core as mx
 
-    if mx.default_device().type == mx.DeviceType.gpu:
+    return bool(mx.default_device().type == mx.DeviceType.gpu)
+
+
+def _as_now(status: BlasStatus) -> BlasStatus:
+    library = _process.library
+    if library is None or status.kind != "openblas":
+        return status
+    count = library.threads
+    plural = "thread" if count == 1 else "threads"
+    return replace(status, threads=count, description=f"{library.name}, {count} {plural}")
+
+
+def _decide(on_gpu: bool) -> BlasStatus:
+    if on_gpu:
         return BlasStatus("gpu", "the GPU's own matrix kernels", fast=True)
+    if sys.platform == "darwin":
+        return BlasStatus("accelerate", "Accelerate", fast=True)
     try:
         bound = bound_library()
         if bound is not None and "openblas" in bound.name:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -154,6 +157,62 @@ def test_interrupt_in_generate_batch(engine: Engine) -> None:
     with pytest.raises(KeyboardInterrupt):
         engine.generate_batch([PROBE] * 4, on_token=interrupt_after(20), **LONG)
     assert ends_of(engine, 4) == ["interrupted"] * 4
+
+
+class InterruptAt:
+    """A profiler that raises KeyboardInterrupt at one step of the code that opens a request.
+
+    Its steps are the places where Python looks for signals: calls, returns, and ends of C calls.
+    """
+
+    EVENTS = ("call", "return", "c_return")
+    CODE = ("engine/engine.py", "engine/ledger.py", "engine/opened.py")
+
+    def __init__(self, step: int) -> None:
+        self.waited = False
+        self._left = step
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        file, name = Path(frame.f_code.co_filename).as_posix(), frame.f_code.co_name
+        self.waited = self.waited or (file.endswith("engine/request.py") and name == "wait")
+        if not self.waited:
+            if event not in self.EVENTS or not file.endswith(self.CODE):
+                return
+            self._left -= 1
+            if self._left >= 0:
+                return
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["generate", "stream", "generate_batch"])
+def test_an_interrupt_anywhere_leaves_nothing_running(engine: Engine, way: str) -> None:
+    prompt = [PROBE] if way == "generate_batch" else PROBE
+
+    def ask(step: int) -> bool:
+        """Whether the interrupt came before the call had ended, or waited."""
+        interrupt = InterruptAt(step)
+        sys.setprofile(interrupt)
+        try:
+            # A stream is let go below: Python drops an interrupt that comes inside a __del__.
+            result = getattr(engine, way)(prompt, **LONG)
+        except KeyboardInterrupt:
+            return not interrupt.waited
+        finally:
+            sys.setprofile(None)
+        del result
+        return False
+
+    before = len(engine.timeline.windows())
+    steps = 0
+    while ask(steps):
+        steps += 1
+        on_owner(engine, lambda _: None)
+        status = engine.status()
+        assert (steps, status["running"], status["queue"]["waiting"]) == (steps, 0, 0)
+    on_owner(engine, lambda _: None)
+    ends = [w.finish_reason for w in engine.timeline.windows()[before:]]
+    assert set(ends) <= {"interrupted", "cancelled"}
+    assert steps > len(ends) > 5  # some came before the request was known, some after
 
 
 def close(stream: TextPieces) -> None:

@@ -11,6 +11,7 @@ from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.engine.request import FinishReason, Generation
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.models import blas
 from tests.engine.conftest import CONTEXT, PROBE, Start
 
 REPETITIVE = [10, 20, 30, 40, 50] * 8
@@ -132,9 +133,23 @@ def test_status_is_plain_data(engine: Engine) -> None:
     assert status["mode"] == "mtp"
     assert status["mode_reason"] is None
     assert status["caches"] == {"rollback": True, "reason": None}
+    assert status["drafters"] == ["lookup"]
+    assert list(status["verify_ms"])[:2] == ["1", "2"]
+    assert status["scheduler"]["mode"] == "serial"
     assert status["memory_bytes"] >= 4 * status["model"]["parameters"]
     assert status["queue"] == {"waiting": 0, "limit": 256}
     assert repr(engine) == "<Engine tiny-llama: mode mtp, scheduler serial, running>"
+
+
+def test_status_decides_nothing_about_the_blas(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = engine.status()["blas"]
+    assert before["kind"] == "stock"
+    # A load would now look for the fast BLAS, and put it under whatever runs.
+    monkeypatch.delenv("MTPLX_KERNEL_BLAS")
+    monkeypatch.setattr(blas, "_decide", lambda *_: pytest.fail("decided again"))
+    assert engine.status()["blas"] == before
 
 
 def test_a_stop_string_ends_the_text_before_it(engine: Engine) -> None:

@@ -50,6 +50,14 @@ def assert_refuses(engine: Engine, why: str) -> None:
         assert str(caught.value) == f"the engine takes no requests: {why}; load a model again"
 
 
+def assert_tells_only_what_it_knows(status: dict[str, Any]) -> None:
+    """Nothing of what an engine measured or ran is said of one that is gone."""
+    gone = {"drafters", "verify_ms", "scheduler", "weights_bytes", "caches_bytes"}
+    assert gone.isdisjoint(status)
+    assert status["model"]["name"] == "tiny-llama"
+    assert status["caches"] == {"rollback": True, "reason": None}
+
+
 def test_close_ends_what_runs_and_what_waits(start: Start) -> None:
     engine = start()
     gate = Gate(at=3)
@@ -74,6 +82,7 @@ def test_close_ends_what_runs_and_what_waits(start: Start) -> None:
     assert (status["state"], status["reason"]) == ("closed", "it was closed")
     assert (status["running"], status["queue"]["waiting"]) == (0, 0)
     assert status["memory_bytes"] == 0
+    assert_tells_only_what_it_knows(status)
     assert repr(engine).endswith("closed>")
 
 
@@ -191,6 +200,19 @@ def test_memory_is_flat_over_many_engines(tiny_folder: Path) -> None:
     assert mx.get_cache_memory() < 1_000  # the model is 725 kB
 
 
+def test_engines_do_not_count_each_others_memory(start: Start) -> None:
+    first = start()
+    first.generate(PROBE, max_tokens=2)
+    before = first.status()["memory_bytes"]
+    second = start()
+    second.generate(PROBE, max_tokens=2)
+    first.generate(PROBE, max_tokens=2)
+    status = first.status()
+    assert status["weights_bytes"] == 4 * status["model"]["parameters"]
+    assert status["memory_bytes"] == status["weights_bytes"] + status["caches_bytes"]
+    assert status["memory_bytes"] == second.status()["memory_bytes"] == before
+
+
 def break_policy(engine: Engine) -> None:
     """Make the owner thread's own code fail, which nothing of a request can."""
     runner = engine._owner.runner
@@ -230,6 +252,11 @@ def test_when_the_owner_thread_dies_all_are_told(start: Start) -> None:
     status = engine.status()
     assert (status["state"], status["reason"]) == ("dead", why)
     assert (status["running"], status["queue"]["waiting"]) == (0, 0)
+    assert status["memory_bytes"] == 0
+    assert_tells_only_what_it_knows(status)
+    windows = engine.timeline.windows()
+    assert [w.finish_reason for w in windows] == ["error"] * len(calls)
+    assert all(w.ended is not None and w.ended >= w.submitted for w in windows)
     assert_refuses(engine, why)
     engine.close()
     engine.close(drain=True)

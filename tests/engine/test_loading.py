@@ -17,6 +17,7 @@ from mlx_lm.models.cache import ChunkedKVCache
 import mtplx_kernel as mk
 from mtplx_kernel.engine import engine as engine_module
 from mtplx_kernel.engine import owner as owner_module
+from mtplx_kernel.engine import runner as runner_module
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.errors import InvalidRequest, ModelNotFound, ModelUnusable, MTPLXError
 from tests.engine.conftest import PROBE, Start
@@ -67,6 +68,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "another width": (config(hidden_size=32), "Expected shape (260, 32)"),
     "fewer layers": (config(num_hidden_layers=2), "Received 18 parameters not in model"),
     "more layers": (config(num_hidden_layers=6), "Missing 18 parameters"),
+    "a text config of another shape": (
+        config(text_config=[1], max_position_embeddings=None),
+        "'list' object has no attribute",
+    ),
     "no heads": (config(num_attention_heads=0), "division by zero"),
     "words for numbers": (config(vocab_size="many"), "'str'"),
 }
@@ -118,6 +123,39 @@ def test_a_context_length_that_makes_no_sense(
     engine = start(folder)
     assert engine.generate(PROBE, max_tokens=12).token_ids == probe_ids
     json.dumps(engine.status())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("[metal]\n no kernel"), KeyError("rope")], ids=repr)
+def test_a_model_that_loads_but_does_not_run(
+    tiny_folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise error
+
+    gc.collect()
+    memory, threads = mx.get_active_memory(), owner_threads()
+    monkeypatch.setattr(runner_module, "measure_costs", failing)
+    with pytest.raises(ModelUnusable) as caught:
+        mk.load(str(tiny_folder))
+    reason = " ".join(str(error).split())
+    assert str(caught.value) == (
+        f"tiny-llama cannot be run here: {type(error).__name__}: {reason}; try another model"
+    )
+    assert caught.value.__cause__ is error
+    assert mx.get_active_memory() == memory
+    assert owner_threads() == threads
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_an_end_of_the_process_is_no_fault_of_the_model(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+) -> None:
+    def ending(*_: Any, **__: Any) -> None:
+        raise end
+
+    monkeypatch.setattr(runner_module, "choose_caches", ending)
+    with pytest.raises(end):
+        mk.load(str(tiny_folder))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from mtplx_kernel.decoding.params import SamplingParams
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.errors import InvalidRequest, MTPLXError
 from tests.engine.conftest import CONTEXT, PROBE, Start
+from tests.engine.gates import PATIENCE_S
 
 BAD_PROMPTS: list[tuple[Any, str]] = [
     ("", "the prompt is empty"),
@@ -118,6 +119,21 @@ def test_raw_and_system_must_fit_the_prompt(engine: Engine) -> None:
     assert_refused(engine, "raw prompts take no system message", "Hi", raw=True, system="Be brief.")
     assert_refused(engine, "a system message cannot be put before token ids", PROBE, system="Hm")
     assert_refused(engine, "content must be text, not int", "Hi", system=5)
+
+
+@pytest.mark.parametrize("text", ["\n", " ", "\t \n"])
+def test_white_space_is_a_prompt_where_it_is_not_chat(
+    start: Start, engine: Engine, other_folder: Path, text: str
+) -> None:
+    plain = start(other_folder)
+    for handle in (
+        engine.submit(text, raw=True, max_tokens=1),
+        plain.submit(text, raw=True, max_tokens=1),
+        plain.submit(text, max_tokens=1),
+    ):
+        assert handle.result(PATIENCE_S).stats.prompt_tokens == len(text)
+    assert_refused(engine, "the prompt is empty", text)
+    assert_refused(engine, "the prompt is empty", "", raw=True)
 
 
 def test_a_chat_template_that_raises(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,17 +95,41 @@ def test_a_cancel_between_quanta(runner: Runner) -> None:
     runner.submit(second)
     for _ in range(4):
         runner.run_next()
-    runner.cancel("a")  # nobody asked for it: the handle gives no reason
+    runner.cancel(first)  # nobody asked for it: the handle gives no reason
     assert not first.done
     first.cancel()
-    runner.cancel("a")
-    runner.cancel("a")
-    runner.cancel("nobody")
+    runner.cancel(first)
+    runner.cancel(first)
     assert first.result().finish_reason is FinishReason.CANCELLED
     assert len(first.result().token_ids) == 2
     while runner.run_next():
         pass
     assert second.result().token_ids == first.result().token_ids
+
+
+def test_a_cancel_of_a_request_that_was_never_posted(runner: Runner) -> None:
+    asked = handle("a", PROBE, max_tokens=9)
+    runner.cancel(asked)
+    assert not asked.done
+    asked.cancel(FinishReason.INTERRUPTED)
+    runner.cancel(asked)
+    assert (asked.result().finish_reason, asked.result().token_ids) == ("interrupted", ())
+    assert runner.jobs == {}
+    assert not runner.run_next()
+
+
+def test_memory_is_that_of_the_weights_and_the_caches(runner: Runner) -> None:
+    assert runner.weights_bytes == 4 * 181_312
+    first = runner.caches_bytes
+    tokens = 4 * 2 * 2 * 16 * 4  # bytes of one: layers, keys and values, heads, width, float32
+    asked = handle("a", [1] * 1_000, max_tokens=2)
+    runner.submit(asked)
+    while not asked.window.completion_tokens:
+        runner.run_next()
+    assert runner.caches_bytes > first
+    assert runner.caches_bytes % tokens == 0
+    assert 1_000 * tokens <= runner.caches_bytes <= 2_100 * tokens
+    runner.end_all(FinishReason.CANCELLED)
 
 
 def test_the_end_of_all(runner: Runner) -> None:

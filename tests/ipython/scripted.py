@@ -34,6 +34,8 @@ class Answer:
     """The request has ended when the interrupt comes; its text is still being shown."""
     stuck: bool = False
     """The request does not end, and a second interrupt comes."""
+    endless: bool = False
+    """The request goes on until it is cancelled, and then has all its pieces."""
 
 
 class ScriptedHandle(Handle):
@@ -103,8 +105,15 @@ class ScriptedEngine:
         )
         handle = ScriptedHandle(request, DecodeWindow(request.request_id, 0.0))
         handle.answer = self.answers.pop(0) if self.answers else Answer()
-        if handle.answer.interrupted_after is None or handle.answer.done_before:
-            answer = handle.answer
+        answer = handle.answer
+        if answer.endless:
+
+            def end() -> None:
+                assert handle.cancel_reason is not None
+                handle.finish(generation(request, answer.pieces, handle.cancel_reason))
+
+            handle.attach(end, lambda: None, lambda: None)
+        elif answer.interrupted_after is None or answer.done_before:
             finish = FinishReason.ERROR if answer.error else answer.finish
             handle.finish(generation(request, answer.pieces, finish, answer.error))
             self.timeline.open(handle.result().window if not answer.error else handle.window)

@@ -112,6 +112,18 @@ def test_one_value_is_passed_over_once() -> None:
     shown: list[object] = []
     hook = QuietResults(shown.append)
     value, other = object(), object()
+
+    def make() -> None:
+        hook.silence(value)
+
+    make()
+    hook(value)
+    assert shown == []
+    make()
+    hook.forget()
+    hook(value)
+    assert shown == [value]
+    shown.clear()
     hook.silence(value)
     hook(value)
     hook(value)
@@ -119,3 +131,16 @@ def test_one_value_is_passed_over_once() -> None:
     hook(other)
     hook(value)
     assert shown == [value, other, value]
+
+
+def test_a_value_is_passed_over_only_where_it_was_made() -> None:
+    shown: list[object] = []
+    hook = QuietResults(shown.append)
+    value = object()
+
+    def another_statement() -> None:
+        hook(value)
+
+    hook.silence(value)
+    another_statement()
+    assert shown == [value]

@@ -100,12 +100,28 @@ def test_the_engine_closes_with_the_last_shell(monkeypatch: pytest.MonkeyPatch) 
     extension.load_ipython_extension(first)
     extension.load_ipython_extension(second)
     first.run_line_magic("mtplx", "load scripted")
-    assert mtplx_kernel.current() is extension.current_engine() is engine
+    assert mtplx_kernel.current() is engine
     extension.unload_ipython_extension(first)
     assert engine.closes == []
     extension.unload_ipython_extension(second)
     assert engine.closes == [False]
-    assert extension.current_engine() is None
+    assert mtplx_kernel.current() is None
+
+
+def test_quiet_works_in_the_cell_that_loads_the_extension(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine: Any = ScriptedEngine()
+    monkeypatch.setattr(extension, "_engines", extension.EngineHolder(lambda name, **_: engine))
+    outside = sys.displayhook
+    shell.run_cell(
+        "%load_ext mtplx_kernel\n%mtplx load scripted\nprint('loaded')\n%mtplx ask --quiet Hi"
+    )
+    assert capsys.readouterr().out.endswith("loaded\n")
+    assert sys.displayhook is outside
+    shell.run_cell("%unload_ext mtplx_kernel\nimport sys\nhook = sys.displayhook")
+    assert shell.user_ns["hook"] is shell.displayhook
+    assert sys.displayhook is outside
 
 
 def test_load_ext_imports_nothing_heavy() -> None:

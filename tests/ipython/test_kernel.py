@@ -131,6 +131,26 @@ def test_quiet_sends_nothing(kernel: Kernel) -> None:
     assert kernel.value("len(_mtplx.token_ids)") == "5"
 
 
+def test_a_quiet_result_is_shown_when_it_is_asked_for(kernel: Kernel) -> None:
+    ran = kernel.run("g = %mtplx ask --quiet --max-tokens 5 Hi\ng")
+    (shown,) = ran.contents("execute_result")
+    assert shown["data"]["text/plain"].startswith("<length: 5 tokens, ")
+    ran = kernel.run("g = %mtplx ask --max-tokens 5 Hi;")
+    assert ran.contents("execute_result") == []
+    assert kernel.value("g").startswith("<length: 5 tokens, ")
+
+
+def test_text_that_cannot_be_shown_frees_the_slot(kernel: Kernel) -> None:
+    ran = kernel.run(
+        "import io, contextlib\n"
+        "with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), 'ascii')):\n"
+        "    %mtplx ask --raw --max-tokens 90000 --out unseen Once"
+    )
+    assert ran.reply["ename"] == "UnicodeEncodeError"
+    assert kernel.value("unseen is _mtplx, str(unseen.finish_reason)") == "(True, 'cancelled')"
+    assert "0 running, 0 waiting" in kernel.run("%mtplx status").text("stdout")
+
+
 def test_markdown_is_one_output_that_is_updated(kernel: Kernel) -> None:
     ran = kernel.run("%%mtplx --markdown --max-tokens 300\nHi")
     (first,) = ran.contents("display_data")
@@ -248,8 +268,8 @@ def test_nbclient(tiny_folder: Path) -> None:
 
 def test_papermill(tiny_folder: Path, tmp_path: Path) -> None:
     template = notebook(
-        "topic = 'nothing'",
-        f"%load_ext mtplx_kernel\n%mtplx load '{tiny_folder}'",
+        "topic = 'nothing'\nmodel = 'nothing'",
+        "%load_ext mtplx_kernel\n%mtplx load '{model}'\n%mtplx ask --quiet --max-tokens 2 Hi",
         '%%mtplx --vars topic --max-tokens 5 --out g\n{topic}: {"json": [1]}',
         "g.stats.prompt_tokens",
     )
@@ -259,10 +279,14 @@ def test_papermill(tiny_folder: Path, tmp_path: Path) -> None:
     counts = []
     for topic in ("a", "abcdefghij"):
         papermill.execute_notebook(
-            os.fspath(source), os.fspath(target), {"topic": topic}, progress_bar=False
+            os.fspath(source),
+            os.fspath(target),
+            {"topic": topic, "model": os.fspath(tiny_folder)},
+            progress_bar=False,
         )
-        counts.append(
-            int(nbformat.read(target, as_version=4).cells[-1].outputs[0].data["text/plain"])
-        )
+        ran = nbformat.read(target, as_version=4)
+        assert {out.output_type for out in ran.cells[2].outputs} == {"stream"}
+        assert "Loaded tiny llama (llama, " in "".join(out.text for out in ran.cells[2].outputs)
+        counts.append(int(ran.cells[-1].outputs[0].data["text/plain"]))
     # The tiny tokenizer makes one token of a byte.
     assert counts[1] - counts[0] == 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
@@ -97,46 +98,9 @@ def test_ask_works_inside_python(loaded: Bench) -> None:
     assert loaded.shell.user_ns["texts"] == ["Hello there."] * 2
 
 
-def test_vars_replaces_the_named_ones_only(loaded: Bench) -> None:
-    loaded.shell.user_ns.update(a="{b}", b=[1, 2], c="c")
-    loaded.run("%%mtplx --vars a,b\n{a} {b} {c} {{a}} {a.x} {a!r} ${b}")
-    assert loaded.engine.asked[-1][0] == "{b} [1, 2] {c} {{b}} {a.x} {a!r} $[1, 2]"
-
-
-def test_vars_of_a_function(loaded: Bench) -> None:
-    loaded.run(
-        "def f(who):\n    return get_ipython().run_line_magic('mtplx', 'ask --vars who Hi {who}')"
-    )
-    loaded.run("f('you')")
-    assert loaded.engine.asked[-1][0] == "Hi you"
-
-
-def test_vars_that_are_missing_or_unused_are_refused(loaded: Bench, shown: Shown) -> None:
-    loaded.run("%%mtplx --vars nope\n{nope}")
-    assert one_line(shown) == "--vars nope: no such variable; define it in a cell above"
-    loaded.shell.user_ns["a"] = 1
-    loaded.run("%%mtplx --vars a\n{ a }")
-    assert one_line(shown) == "--vars a: the prompt has no {a} to replace"
-    assert loaded.engine.asked == []
-
-
 def test_out_binds_a_second_name(loaded: Bench) -> None:
     result = loaded.run("%%mtplx --out answer\nHi")
     assert loaded.shell.user_ns["answer"] is loaded.shell.user_ns["_mtplx"] is result
-
-
-def test_quiet_shows_nothing_and_still_returns(loaded: Bench, shown: Shown) -> None:
-    loaded.run("%%mtplx --quiet --out g\nHi")
-    assert shown() == ""
-    assert loaded.shell.user_ns["g"].text == "Hello there."
-    loaded.run("g")
-    assert shown() == f"Out[3]: {STATS}\n"
-
-
-@pytest.mark.parametrize("cell", ["%%mtplx\nHi;", "%mtplx ask Hi;"])
-def test_a_semicolon_hides_the_stats(loaded: Bench, shown: Shown, cell: str) -> None:
-    loaded.run(cell)
-    assert shown() == "Hello there.\n"
 
 
 def test_stream_off_prints_once_and_markdown_falls_back_to_print(
@@ -203,6 +167,25 @@ def test_a_second_interrupt_does_not_wait(loaded: Bench, shown: Shown) -> None:
     assert shown() == f"Hello\n{line}\n"
 
 
+@pytest.mark.parametrize(
+    ("cell", "options"), [("%%mtplx --out g\nHi", {}), ("%mtplx ask --out g Hi", {"stream": False})]
+)
+def test_text_that_cannot_be_shown_cancels_the_request_and_keeps_what_there_is(
+    loaded: Bench, monkeypatch: pytest.MonkeyPatch, cell: str, options: dict[str, bool]
+) -> None:
+    loaded.installation.magics.stream = options.get("stream", True)
+    loaded.engine.answers = [Answer(pieces=("caf", "é", " "), endless=options == {})]
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+        error = loaded.run(cell)
+    assert isinstance(error, UnicodeEncodeError)
+    kept = loaded.shell.user_ns["_mtplx"]
+    assert kept is loaded.shell.user_ns["g"]
+    assert kept.text == "café "
+    ended = FinishReason.STOP if options else FinishReason.CANCELLED
+    assert kept.finish_reason is ended
+
+
 def test_a_failed_request_is_one_line_and_keeps_what_there_was(loaded: Bench, shown: Shown) -> None:
     loaded.engine.answers = [Answer(pieces=("Hel",), error="NaN logits in layer 3;\nstop")]
     assert isinstance(loaded.run("%%mtplx\nHi"), UsageError)
@@ -215,6 +198,8 @@ def test_a_failed_request_is_one_line_and_keeps_what_there_was(loaded: Bench, sh
     [
         ("%%mtplx\n  \n", "the prompt is empty; write one after the options"),
         ("%mtplx ask", "the prompt is empty; write one after the options"),
+        ("%mtplx ask;", "the prompt is empty; write one after the options"),
+        ("%%mtplx\n;", "the prompt is empty; write one after the options"),
         ("%%mtplx --top-k -1\nHi", "--top-k must be a whole number at least 0, not -1"),
         (
             "%mtplx laod x",
@@ -368,6 +353,9 @@ def test_config_shows_sets_and_checks_the_defaults(loaded: Bench, shown: Shown) 
         magics.mode = "fast"
     magics.mode = "ar"
     assert loaded.engine.mode == "ar"
+    loaded.run("%config MtplxMagics.mode = ''")
+    assert loaded.engine.mode == "mtp"
+    magics.mode = "ar"
     loaded.loadable["other"] = ScriptedEngine("other", mode="ar")
     loaded.run("%mtplx load other")
     assert loaded.loads[-1] == ("other", {"mode": "ar"})
@@ -375,3 +363,5 @@ def test_config_shows_sets_and_checks_the_defaults(loaded: Bench, shown: Shown) 
     with pytest.raises(TraitError, match="mode mtp cannot be had: no caches"):
         magics.mode = "mtp"
     assert magics.mode == "ar"
+    magics.mode = ""
+    assert loaded.engine.mode == "ar"

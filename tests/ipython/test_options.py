@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -100,6 +99,27 @@ def test_a_misspelt_option_gets_a_suggestion_and_the_list() -> None:
     assert "did you mean --max-tokens?" in refusal("--max-token 3")
 
 
+@pytest.mark.parametrize("text", ["---", "--", "-", "--end", "-h", "--help", "a=b", "=", "-- x --"])
+def test_a_value_may_begin_as_it_likes(text: str) -> None:
+    assert read(f"--raw --stop '{text}' --seed 3").sampling == {"stop": [text], "seed": 3}
+    assert read(f"--stop='{text}'").sampling == {"stop": [text]}
+    assert read(f"--system '{text}'").system == text
+    assert not options.asks_help(split_words(f"--stop '{text}' --raw"))
+    words, prompt = split_prompt(f"--stop '{text}' Hi", options.TAKES_VALUE)
+    assert (words, prompt) == (["--stop", text], "Hi")
+
+
+def test_an_options_name_as_a_value_is_written_with_an_equals_sign() -> None:
+    assert refusal("--stop --raw") == "--stop needs a value: --stop TEXT"
+    assert refusal("--stop --seed=3") == "--stop needs a value: --stop TEXT"
+    assert read("--stop=--raw").sampling == {"stop": ["--raw"]}
+
+
+@pytest.mark.parametrize("line", ["-h", "--help", "--seed 3 --help", "--raw -h"])
+def test_help_is_asked_for_among_the_options(line: str) -> None:
+    assert options.asks_help(split_words(line))
+
+
 def test_escapes_of_stop() -> None:
     assert unescape(r"a\nb\t\\n\x41\u00e9\"\q") == 'a\nb\t\\nAé"\\q'
     assert unescape("C:\\models") == "C:\\models"
@@ -148,6 +168,7 @@ def test_an_option_after_a_bare_prompt_is_not_silently_a_part_of_it() -> None:
 def test_verbs_read_their_own_options() -> None:
     assert options.read_words("load", ["m", "--mode", "ar"]) == ({"mode": "ar"}, ["m"])
     assert options.read_words("load", ["--queue-limit", "9", "m"]) == ({"queue_limit": 9}, ["m"])
+    assert options.read_words("load", ["--", "--m"]) == ({}, ["--m"])
     with pytest.raises(InvalidRequest, match="unknown option '--raw'; allowed: --mode, --queue"):
         options.read_words("load", ["m", "--raw"])
     with pytest.raises(InvalidRequest, match="'--x'; none is allowed here"):
@@ -156,13 +177,6 @@ def test_verbs_read_their_own_options() -> None:
         options.read_words("status", ["now"], most=0)
     with pytest.raises(InvalidRequest, match="--mode must be one of mtp, ar, not 'x'"):
         options.read_words("load", ["m", "--mode", "x"])
-
-
-def test_the_command_line_can_take_the_same_options() -> None:
-    parser = argparse.ArgumentParser(prog="x")
-    options.add_options(parser, options.SAMPLING_OPTIONS)
-    assert vars(parser.parse_args(["--top-k", "3"])) == {"top_k": 3}
-    assert "--stop TEXT" in parser.format_help()
 
 
 def test_help_names_every_verb_and_option_in_a_narrow_page() -> None:

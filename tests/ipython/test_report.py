@@ -47,6 +47,55 @@ def test_labels_align_and_long_texts_wrap() -> None:
     assert text == ("Mode:         ar\nBLAS:         one two three\n              four")
 
 
+def test_what_an_engine_does_not_say_has_no_row() -> None:
+    dead = {
+        "state": "dead",
+        "reason": "no memory",
+        "model": {"name": "x"},
+        "device": "cpu",
+        "blas": {"description": "a BLAS", "reason": None},
+        "mode": "mtp",
+        "mode_reason": None,
+        "caches": {"rollback": True, "reason": None},
+        "queue": {"waiting": 0, "limit": 4},
+        "running": 0,
+        "memory_bytes": 0,
+    }
+    assert report.status_text(dead, [], chat_turns=0) == (
+        "Model:        x\n"
+        "State:        dead: no memory\n"
+        "Device:       cpu\n"
+        "BLAS:         a BLAS\n"
+        "Mode:         mtp\n"
+        "Caches:       drafts can be taken back\n"
+        "Queue:        0 running, 0 waiting, at most 4 may wait\n"
+        "Last request: none yet"
+    )
+    runner = {"drafters": [], "verify_ms": {}, "scheduler": {}, "memory_bytes": 0}
+    assert report.status_text({**dead, **runner}, [], chat_turns=0) == (
+        report.status_text(dead, [], chat_turns=0).replace("Caches:", "Drafters:     none\nCaches:")
+    )
+    assert report.status_text({}, [], chat_turns=0) == (
+        "Model:        unknown\nLast request: none yet"
+    )
+    assert report.running_on({"device": "gpu"}) == "Device:       gpu"
+
+
+def test_a_running_engine_has_all_rows() -> None:
+    status = {
+        "drafters": ["lookup"],
+        "verify_ms": {"1": 54.4, "2": 64.25},
+        "scheduler": {"mode": "serial", "serial": {"open_requests": 2}},
+        "memory_bytes": 550_000_000,
+    }
+    assert report.status_text(status, [], chat_turns=0).splitlines()[1:-1] == [
+        "Drafters:     lookup",
+        "Verify cost:  54.4 ms for 1, 64.2 ms for 2 tokens",
+        "Scheduler:    serial (open requests 2)",
+        "Memory:       550 MB",
+    ]
+
+
 def test_the_last_request_in_a_line() -> None:
     window = DecodeWindow("req-1", submitted=1.0, first_token=1.5, first_block=1, ended=3.5)
     window.finish_reason, window.prompt_tokens, window.completion_tokens = "stop", 9, 41

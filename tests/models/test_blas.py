@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from mtplx_kernel.models.elf import NotElf, read_slots
 from mtplx_kernel.models.openblas import LibraryFile, OpenBlas, OpenBlasMissing, find_library
 
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="MLX is fast elsewhere as it is")
+# Processes of these tests take the machine's own device, as a user's would.
+linux_only = pytest.mark.skipif(
+    sys.platform != "linux" or mx.device_count(mx.gpu) > 0,
+    reason="on Macs and GPUs MLX is fast as it is",
+)
 
 STEPS = {
     "ensure": "from mtplx_kernel.models import blas; blas.ensure()",
@@ -170,14 +175,59 @@ def test_many_threads_may_ask_at_once() -> None:
     assert python(code).stdout == "1 openblas\n"
 
 
-def test_macs_and_gpus_are_fast_as_they_are() -> None:
-    mac = "import sys; sys.platform = 'darwin'\n"
-    gpu = "import mlx.core as mx; mx.default_device = lambda: mx.Device(mx.gpu)\n"
-    ask = "from mtplx_kernel.models import blas; s = blas.ensure(); print(s.kind, s.fast, s.reason)"
-    assert python(mac + ask).stdout == "accelerate True None\n"
-    assert python(gpu + ask).stdout.split() == (
-        ["accelerate", "True", "None"] if sys.platform == "darwin" else ["gpu", "True", "None"]
+CPU = "import mlx.core as mx; mx.set_default_device(mx.cpu)\n"
+GPU = "import mlx.core as mx; mx.default_device = lambda: mx.Device(mx.gpu)\n"
+MAC = "import sys; sys.platform = 'darwin'\n"
+ASK = "from mtplx_kernel.models import blas; s = blas.ensure(); print(s.kind, s.fast, s.reason)\n"
+
+
+@pytest.mark.parametrize("system", ["", MAC], ids=["this system", "a Mac"])
+def test_a_gpu_is_named_whatever_the_system(system: str) -> None:
+    assert python(GPU + system + ASK).stdout == "gpu True None\n"
+
+
+def test_the_cpu_of_a_mac_is_fast_as_it_is() -> None:
+    assert python(CPU + MAC + ASK).stdout == "accelerate True None\n"
+
+
+def test_another_default_device_is_another_decision() -> None:
+    cpu = "mx.default_device = lambda: mx.Device(mx.cpu)\n"
+    again = "s = blas.ensure(); print(s.kind, s.threads is None)\n"
+    code = GPU + MAC + ASK + cpu + again + GPU + again
+    assert python(code).stdout == "gpu True None\naccelerate True\ngpu True\n"
+
+
+@linux_only
+def test_looking_decides_nothing() -> None:
+    code = (
+        "import os, mlx.core\n"
+        "from mtplx_kernel.models import binding, blas\n"
+        "print(blas.current())\n"
+        "blas.ensure()\n"
+        "del os.environ['MTPLX_KERNEL_BLAS']\n"
+        "for look in (blas.current, blas.ensure, blas.current):\n"
+        "    status = look()\n"
+        "    print(status.kind, status.threads, binding.bound_library().name)\n"
+        "blas.set_threads(2)\n"
+        "print(blas.current() == blas.ensure(), blas.current().threads)\n"
     )
+    environment = {"MTPLX_KERNEL_BLAS": "stock", "OPENBLAS_NUM_THREADS": "1"}
+    first, before, loaded, after, last = python(code, **environment).stdout.splitlines()
+    assert first == "None"
+    assert before.startswith("stock None libblas")
+    assert loaded == after == "openblas 1 libscipy_openblas.so"
+    assert last == "True 2"
+
+
+def test_the_default_device_of_a_process_is_that_of_its_threads() -> None:
+    code = (
+        "import threading, mlx.core as mx\n"
+        "mx.set_default_device(mx.Device(mx.cpu, 1))\n"
+        "thread = threading.Thread(target=lambda: print(mx.default_device()))\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    assert python(code).stdout == "Device(cpu, 1)\n"
 
 
 @linux_only

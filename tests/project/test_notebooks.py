@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -27,6 +28,41 @@ def kinds(cell: nbformat.NotebookNode) -> list[str]:
     return sorted(found - {"stream:stderr"})
 
 
+MACHINE = ("Device", "BLAS", "Model", "Folder", "Memory", "Verify cost", "Last request")
+"""Rows of a status whose text is the machine's, or the last answer's."""
+
+
+def labels(cell: nbformat.NotebookNode) -> list[str]:
+    """What the project's own words in a cell's outputs are, with what a machine decides masked.
+
+    These are the lines that a `%mtplx` verb prints, and the stats of an answer. The answers
+    themselves differ with a machine's rounding, and are left out.
+    """
+    found: list[str] = []
+    for output in cell.outputs:
+        if output.output_type == "stream" and output.name == "stdout":
+            if re.match(r"(?m)(?:.*\n)*?%mtplx (?!ask)", cell.source):
+                found += _lines(output.text)
+        elif output.get("data", {}).get("text/plain", "").startswith("<"):
+            found.append(re.sub("^<(stop|length):", "<end:", _masked(output.data["text/plain"])))
+    return found
+
+
+def _lines(text: str) -> list[str]:
+    # Rows of a table begin in lower case: which models there are is the machine's affair.
+    lines = [
+        line for line in _masked(re.sub(r"\n +", " ", text)).splitlines() if line[:1].isupper()
+    ]
+    return [
+        next((label for label in MACHINE if line.startswith(f"{label}:")), line) for line in lines
+    ]
+
+
+def _masked(text: str) -> str:
+    text = re.sub(r"b?float\d+", "float", text)
+    return re.sub(r" +", " ", re.sub(r"\d+(\.\d+)?", "#", text))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook_runs_and_its_committed_outputs_are_of_such_a_run(
     path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,12 +73,55 @@ def test_notebook_runs_and_its_committed_outputs_are_of_such_a_run(
     printed = io.StringIO()
     PrintingClient(fresh, printed).execute()
     settle(fresh)
-    ran = [(c.execution_count, kinds(c)) for c in fresh.cells if c.cell_type == "code"]
-    kept = [(c.execution_count, kinds(c)) for c in committed.cells if c.cell_type == "code"]
+    ran, kept = (
+        [(c.execution_count, kinds(c), labels(c)) for c in book.cells if c.cell_type == "code"]
+        for book in (fresh, committed)
+    )
     assert kept == ran, "run `make notebooks` and commit the result"
-    assert [count for count, _ in ran] == list(range(1, len(ran) + 1))
-    for count, _ in ran:
+    assert [count for count, _, _ in ran] == list(range(1, len(ran) + 1))
+    for count, _, _ in ran:
         assert f"In [{count}]: " in printed.getvalue()
+
+
+def said(source: str, text: str) -> list[str]:
+    return labels(new_code_cell(source, outputs=[nbformat.v4.new_output("stream", text=text)]))
+
+
+def test_labels_tell_an_old_status_from_a_new_one_and_not_two_machines() -> None:
+    here = (
+        "Model:        smollm2-135m (llama, 135M parameters, float32, context 8192\n"
+        "              tokens)\nBLAS:         OpenBLAS 0.3.34 SkylakeX, 2 threads\n"
+        "Mode:         mtp\nScheduler:    serial (open requests 0, ended requests 7)\n"
+        "Memory:       550 MB\n"
+    )
+    there = (
+        "Model:        smollm2-135m (llama, 135M parameters, bfloat16, context 8192 tokens)\n"
+        "BLAS:         Accelerate: slow for a\n              reason\n"
+        "Mode:         mtp\nScheduler:    serial (open requests 0, ended requests 12)\n"
+        "Memory:       1.1 GB\n"
+    )
+    scheduler = "Scheduler: serial (open requests #, ended requests #)"
+    assert said("%mtplx status", here) == ["Model", "BLAS", "Mode: mtp", scheduler, "Memory"]
+    assert said("%mtplx status", there) == said("%mtplx status", here)
+    for old in ("Memory:       550 MB\n", ", ended requests 7", "mtp"):
+        assert said("%mtplx status", here.replace(old, "")) != said("%mtplx status", here)
+
+
+def test_labels_of_other_outputs() -> None:
+    models = "NAME          CACHED  SIZE\nsmollm2-135m  yes     102 MB\n\nNone is loaded: x.\n"
+    assert said("# what is there\n%mtplx models", models) == [
+        "NAME CACHED SIZE",
+        "None is loaded: x.",
+    ]
+    loaded = "Loaded smollm2-135m (llama, float32) in 7.1 s.\n"
+    assert said("%mtplx load smollm2-135m", loaded) == ["Loaded smollm#-#m (llama, float) in # s."]
+    assert said("%%mtplx\nSay %mtplx status", "The answer: 42.\n") == []
+    assert said("%mtplx ask Hi", "The answer: 42.\n") == []
+    stats = "<length: 40 tokens, 19.4 tok/s, first after 0.24 s, mode mtp, 1.14 tokens a cycle>"
+    result = nbformat.v4.new_output("execute_result", data={"text/plain": stats})
+    assert labels(new_code_cell("answer", outputs=[result])) == [
+        "<end: # tokens, # tok/s, first after # s, mode mtp, # tokens a cycle>"
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -89,7 +168,9 @@ class InterruptingSink(io.StringIO):
 
 def test_demo_stops_at_the_cell_that_is_interrupted() -> None:
     printed = InterruptingSink()
-    endless = new_code_cell("import time\nprint('ready', flush=True)\ntime.sleep(600)")
+    # An interrupt that comes just before a sleep is seen at its end, so the sleeps are short.
+    again = "import time\nwhile True:\n    print('ready', flush=True)\n    time.sleep(5)"
+    endless = new_code_cell(again)
     client = PrintingClient(new_notebook(cells=[endless, new_code_cell("'never'")]), printed)
     with pytest.raises(CellExecutionError):
         client.execute()
