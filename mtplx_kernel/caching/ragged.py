@@ -129,8 +129,14 @@ class RaggedKVCache:
         return fresh if buffer is None else mx.concatenate([buffer, fresh], axis=2)
 
     def clear(self, slot: int, start: int = 0) -> None:
-        """Zero a slot: masked keys count as 0 times their value, and 0 times NaN is NaN."""
-        if self.keys is not None and self.values is not None:
+        """Zero a slot: masked keys count as 0 times their value, and 0 times NaN is NaN.
+
+        An only slot is dropped instead: after a forward that failed halfway its buffers may still
+        depend on that forward, and would fail again.
+        """
+        if self.slots == 1 and start == 0:
+            self.keys = self.values = None
+        elif self.keys is not None and self.values is not None:
             self.keys[slot, :, start:] = 0.0
             self.values[slot, :, start:] = 0.0
 

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 OPT_OUT_VARIABLE = "MTPLX_KERNEL_BLAS"
-_COST = "matrix products take 3 to 80 times as long"
+_COST = "decoding runs at about half the speed, and prompts take some 20 times as long"
 _REMEDY = "pip install scipy-openblas32 and load again"
 
 

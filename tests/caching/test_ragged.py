@@ -190,3 +190,19 @@ def test_the_offset_is_where_new_tokens_start() -> None:
     cache.begin(Span(0, [7, 3], [2, 2]))
     assert isinstance(cache.offset, mx.array)
     assert cache.offset.tolist() == [7, 3]
+
+
+def test_an_only_slot_is_dropped_and_starts_anew() -> None:
+    """Its buffers may depend on a forward that failed: nothing of them may be asked again."""
+    cache = RaggedKVCache(1)
+    cache.begin(Span(0, [0], [3]))
+    cache.update_and_fetch(*block(0, 1, 3))
+    cache.clear(0, 2)
+    assert len(cache.arrays) == 2  # a part of a slot is zeroed in place
+    cache.clear(0)
+    assert cache.arrays == []
+    cache.begin(Span(0, [0], [2]))
+    keys, values = block(1, 1, 2)
+    held = cache.update_and_fetch(keys, values)
+    assert mx.array_equal(held[0], keys)
+    assert mx.array_equal(held[1], values)
