@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mtplx_kernel.decoding.params import SamplingParams
-    from mtplx_kernel.engine.engine import Engine, load
+    from mtplx_kernel.engine.engine import Engine
+    from mtplx_kernel.engine.loading import load
     from mtplx_kernel.engine.request import Generation, Handle
     from mtplx_kernel.extension import (
         current,
@@ -26,7 +27,7 @@ _HOMES = {
     "Handle": "mtplx_kernel.engine.request",
     "SamplingParams": "mtplx_kernel.decoding.params",
     "current": "mtplx_kernel.extension",
-    "load": "mtplx_kernel.engine.engine",
+    "load": "mtplx_kernel.engine.loading",
     "load_ipython_extension": "mtplx_kernel.extension",
     "unload_ipython_extension": "mtplx_kernel.extension",
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from IPython.core.completer import SimpleCompletion, context_matcher
 
 from mtplx_kernel import options
+from mtplx_kernel.grammar import Option
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
@@ -71,27 +72,33 @@ class MtplxCompletion:
         return _options(options.REQUEST_OPTIONS, before, word)
 
 
-def _options(
-    allowed: Sequence[options.Option], before: list[str], word: str
-) -> Iterator[tuple[str, str]]:
+def _options(allowed: Sequence[Option], before: list[str], word: str) -> Iterator[tuple[str, str]]:
     by_flag = {option.flag: option for option in allowed}
-    flag, equals, _ = word.partition("=")
+    flag, equals, text = word.partition("=")
     if equals and flag in by_flag:
-        yield from ((f"{flag}={value}", "value") for value in by_flag[flag].values)
+        found = _values(by_flag[flag], text)
+        yield from ((f"{flag}={value}", kind) for value, kind in found)
         return
     if _awaits_value(allowed, before):
-        yield from ((value, "value") for value in by_flag[before[-1]].values)
+        yield from _values(by_flag[before[-1]], word)
         return
     for option in allowed:
         if option.repeats or option.flag not in before:
             yield option.flag, "option"
 
 
-def _awaits_value(allowed: Sequence[options.Option], before: list[str]) -> bool:
+def _values(option: Option, word: str) -> Iterator[tuple[str, str]]:
+    yield from ((value, "value") for value in option.values)
+    if option.weights:
+        yield from _folders(word, files=".safetensors")
+
+
+def _awaits_value(allowed: Sequence[Option], before: list[str]) -> bool:
     return any(o.read is not None and before[-1:] == [o.flag] for o in allowed)
 
 
-def _folders(word: str) -> Iterator[tuple[str, str]]:
+def _folders(word: str, files: str | None = None) -> Iterator[tuple[str, str]]:
+    """Folders that go on from a word, and files with one ending where it is given."""
     if not word:
         return
     typed = word[: max(word.rfind("/"), word.rfind("\\")) + 1]
@@ -102,6 +109,8 @@ def _folders(word: str) -> Iterator[tuple[str, str]]:
         hidden = path.name.startswith(".") and not word[len(typed) :].startswith(".")
         if path.is_dir() and not hidden:
             yield f"{typed}{path.name}/", "path"
+        elif files is not None and path.suffix == files and not hidden:
+            yield f"{typed}{path.name}", "path"
 
 
 def _replacing(word: str, token: str, candidates: list[tuple[str, str]]) -> SimpleMatcherResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Float, Int, TraitError, Unicode, validate
 
-from mtplx_kernel import options, report
+from mtplx_kernel import grammar, options, report
 from mtplx_kernel.conversation import Conversation, Message, substitute
 from mtplx_kernel.decoding.params import SamplingParams
 from mtplx_kernel.display import QuietResults, has_front_end, sink_for
@@ -29,6 +29,8 @@ from mtplx_kernel.words import split_prompt, split_words
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from mtplx_kernel.checks.tune_report import TuneReport
+    from mtplx_kernel.checks.verify_report import VerifyReport
     from mtplx_kernel.engine.engine import Engine
     from mtplx_kernel.extension import EngineHolder
 
@@ -65,6 +67,16 @@ def one_line_errors() -> Iterator[None]:
         yield
     except MTPLXError as err:
         raise UsageError(" ".join(str(err).split())) from err
+
+
+@contextmanager
+def _one_line_check(state: str, allowed: Sequence[grammar.Option]) -> Iterator[None]:
+    """Say in one line that a check was interrupted, and refuse values by their options."""
+    with grammar.named_as_options(allowed):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise GenerationInterrupted(f"Interrupted: {state}.") from None
 
 
 @magics_class
@@ -125,7 +137,7 @@ class MtplxMagics(Magics):
     @line_cell_magic
     def mtplx(  # noqa: D102
         self, line: str, cell: str | None = None, local_ns: Mapping[str, Any] | None = None
-    ) -> Generation | None:
+    ) -> object:
         with one_line_errors():
             if cell is not None:
                 return self._cell(line, cell, local_ns or {})
@@ -140,18 +152,22 @@ class MtplxMagics(Magics):
             if verb in {"?", "-h", "--help"}:
                 verb = "help"
             if verb not in options.VERBS:
-                raise InvalidRequest(options.unknown("verb", verb, options.VERBS))
-            actions: dict[str, Callable[[list[str]], None]] = {
+                raise InvalidRequest(grammar.unknown("verb", verb, options.VERBS))
+            actions: dict[str, Callable[[list[str]], object]] = {
                 "load": self._load,
                 "models": self._models,
                 "mode": self._mode,
                 "status": self._status,
+                "verify": self._verify,
+                "tune": self._tune,
                 "reset": self._reset,
                 "unload": self._unload,
                 "help": self._help,
             }
-            actions[verb](words)
-        return None
+            value = actions[verb](words)
+            if value is not None and line.rstrip().endswith(";"):
+                self._results.silence(value)
+            return value
 
     # `%mtplx?` shows the same page as `%mtplx help`.
     mtplx.__doc__ = options.help_text()
@@ -203,6 +219,26 @@ class MtplxMagics(Magics):
             return
         turns = len(self.conversation.turns) // 2
         print(report.status_text(engine.status(), engine.timeline.windows(), turns))
+
+    def _verify(self, words: list[str]) -> VerifyReport:
+        given, _ = options.read_words("verify", words, most=0)
+        from mtplx_kernel.checks.verify import verify
+
+        engine = self._engine()
+        with _one_line_check("nothing was verified", options.VERIFY_OPTIONS):
+            return verify(engine, **given)
+
+    def _tune(self, words: list[str]) -> TuneReport | None:
+        given, _ = options.read_words("tune", words, most=0)
+        wishes = options.tune_wishes(given)
+        from mtplx_kernel.checks.tune import forget, tune
+
+        engine = self._engine()
+        if wishes.pop("forget"):
+            print(forget(engine))
+            return None
+        with _one_line_check("the depth in force is as before", options.TUNE_OPTIONS):
+            return tune(engine, **wishes)
 
     def _reset(self, words: list[str]) -> None:
         options.read_words("reset", words, most=0)

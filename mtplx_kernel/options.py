@@ -1,35 +1,26 @@
-"""The options of a prompt and of the verbs: one grammar for all magics."""
+"""The verbs of ``%mtplx`` and the options of a prompt and of each verb, as data."""
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import textwrap
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.decoding.params import Acceptance, GenerationMode, SamplingParams
 from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.grammar import (
+    HELP_WIDTH,
+    Option,
+    Verb,
+    columns,
+    named_as_options,
+    number,
+    read_options,
+    whole,
+)
 from mtplx_kernel.words import unescape
-
-HELP_WIDTH = 78
-
-
-def _whole(text: str) -> int | str:
-    # What is no number stays text, so that SamplingParams alone says what is allowed.
-    try:
-        return int(text)
-    except ValueError:
-        return text
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _identifier(text: str) -> str:
@@ -42,40 +33,29 @@ def _identifiers(text: str) -> tuple[str, ...]:
     return tuple(_identifier(name.strip()) for name in text.split(","))
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option: its flag, how its value is read (None: it takes none), and its help line."""
-
-    flag: str
-    read: Callable[[str], Any] | None
-    metavar: str
-    help: str
-    repeats: bool = False
-    values: tuple[str, ...] = ()
-    """What completion offers as its value."""
-
-    @property
-    def name(self) -> str:
-        """The option as a Python name."""
-        return self.flag[2:].replace("-", "_")
-
-
 MODES = tuple(str(mode) for mode in GenerationMode)
 MODE = Option("--mode", str, "MODE", "mtp or ar, in place of the engine's default", values=MODES)
 
 SAMPLING_OPTIONS = (
     MODE,
-    Option("--max-tokens", _whole, "N", "most tokens to generate"),
-    Option("--temperature", _number, "X", "0 is greedy"),
-    Option("--top-p", _number, "X", "keep the likeliest tokens that hold this much mass"),
-    Option("--top-k", _whole, "N", "keep the N likeliest tokens; 0 keeps all"),
-    Option("--min-p", _number, "X", "keep tokens at least X times as likely as the likeliest"),
-    Option("--seed", _whole, "N", "the same seed gives the same text"),
-    Option("--depth", _whole, "N", "drafts a cycle in mode mtp; the engine chooses by itself"),
+    Option("--max-tokens", whole, "N", "most tokens to generate"),
+    Option("--temperature", number, "X", "0 is greedy"),
+    Option("--top-p", number, "X", "keep the likeliest tokens that hold this much mass"),
+    Option("--top-k", whole, "N", "keep the N likeliest tokens; 0 keeps all"),
+    Option("--min-p", number, "X", "keep tokens at least X times as likely as the likeliest"),
+    Option("--seed", whole, "N", "the same seed gives the same text"),
+    Option("--depth", whole, "N", "drafts a cycle in mode mtp; the engine chooses by itself"),
+    Option(
+        "--acceptance",
+        str,
+        "RULE",
+        "how drafts are judged: coupled (the tokens of mode ar), rejection or block (its law)",
+        values=tuple(str(rule) for rule in Acceptance),
+    ),
     Option("--stop", unescape, "TEXT", r"end before TEXT; may be repeated; \n works", repeats=True),
-    Option("--repetition-penalty", _number, "X", "above 1 makes recent tokens less likely"),
-    Option("--presence-penalty", _number, "X", "taken off the logits of recent tokens once"),
-    Option("--frequency-penalty", _number, "X", "taken off for each recent occurrence"),
+    Option("--repetition-penalty", number, "X", "above 1 makes recent tokens less likely"),
+    Option("--presence-penalty", number, "X", "taken off the logits of recent tokens once"),
+    Option("--frequency-penalty", number, "X", "taken off for each recent occurrence"),
 )
 
 PROMPT_OPTIONS = (
@@ -103,26 +83,46 @@ TAKES_VALUE = {option.flag: option.read is not None for option in REQUEST_OPTION
 
 LOAD_OPTIONS = (
     Option("--mode", str, "MODE", "the default mode to start with: mtp or ar", values=MODES),
-    Option("--queue-limit", _whole, "N", "how many requests may wait"),
+    Option("--queue-limit", whole, "N", "how many requests may wait"),
+    Option(
+        "--head",
+        str,
+        "PATH",
+        "an MTP head's folder or file; none for no head; auto (as without it) looks for one",
+        values=("auto", "none"),
+        weights=True,
+    ),
 )
 
-NO_OPTIONS: tuple[Option, ...] = ()
+_PROMPTS = Option("--prompts", whole, "N", "take the first N of the built-in prompts")
+_ANSWER_TOKENS = Option("--max-tokens", whole, "N", "tokens of each answer")
 
+VERIFY_OPTIONS = (
+    _PROMPTS,
+    _ANSWER_TOKENS,
+    Option("--depth", whole, "N", "drafts a cycle; else 4 greedy, and the engine's choice"),
+    Option("--temperature", number, "X", "of the sampled runs; 0 leaves them out"),
+    Option("--draws", whole, "N", "seeds in the test of the sampling law; 0 leaves it out"),
+)
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One ``%mtplx`` verb: how it is written, what it does, its options."""
-
-    usage: str
-    help: str
-    options: tuple[Option, ...] = NO_OPTIONS
-
+TUNE_OPTIONS = (
+    Option("--max-depth", whole, "N", "the deepest fixed depth to try"),
+    _PROMPTS,
+    _ANSWER_TOKENS,
+    Option("--keep", None, "", "use the best in this and in later loads (as without it)"),
+    Option("--no-keep", None, "", "measure only"),
+    Option("--forget", None, "", "undo an earlier tuning, and measure nothing"),
+)
 
 VERBS = {
     "load": Verb("load NAME", "load a catalog name, a local folder or a hub id", LOAD_OPTIONS),
     "models": Verb("models", "list the models that are known, and which are on this machine"),
     "mode": Verb("mode [mtp|ar]", "show or set the default mode; reloads nothing"),
     "status": Verb("status", "say what is loaded, on what it runs, and how it does"),
+    "verify": Verb(
+        "verify [options]", "check that drafts change no answer on this machine", VERIFY_OPTIONS
+    ),
+    "tune": Verb("tune [options]", "measure which depth is fastest here, and use it", TUNE_OPTIONS),
     "ask": Verb("ask [options] PROMPT", "answer a prompt of one line", REQUEST_OPTIONS),
     "reset": Verb("reset", "forget the conversation of --chat"),
     "unload": Verb("unload", "close the engine and free its memory"),
@@ -144,75 +144,12 @@ class RequestOptions:
     quiet: bool = False
 
 
-def read_options(
-    allowed: Sequence[Option], words: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """Read words as options, written in full; what is no option comes back in order.
-
-    The word after an option that takes a value is its value, however it begins; only another
-    option's name is not taken for one (``--stop=--raw`` says that it is meant).
-
-    Returns
-    -------
-    tuple of dict and list
-        The values of the given options by name (a list where an option may be repeated), and the
-        plain words.
-
-    Raises
-    ------
-    InvalidRequest
-        For an unknown option, a missing value or a bad value.
-    """
-    by_flag = {option.flag: option for option in allowed}
-    found: dict[str, Any] = {}
-    rest: list[str] = []
-    left = deque(words)
-    while left:
-        word = left.popleft()
-        if word == "--":
-            return found, [*rest, *left]
-        flag, equals, text = word.partition("=")
-        option = by_flag.get(flag)
-        if option is None:
-            if word.startswith("--"):
-                raise InvalidRequest(unknown("option", flag, by_flag))
-            rest.append(word)
-            continue
-        if option.read is None and equals:
-            raise InvalidRequest(f"{flag} takes no value")
-        if option.read is not None and not equals:
-            if not left or left[0].partition("=")[0] in by_flag:
-                raise InvalidRequest(f"{flag} needs a value: {flag} {option.metavar}")
-            text = left.popleft()
-        value = _value(option, text)
-        found[option.name] = [*found.get(option.name, []), value] if option.repeats else value
-    return found, rest
-
-
-def _value(option: Option, text: str) -> Any:
-    if option.read is None:
-        return True
-    try:
-        return option.read(text)
-    except ValueError as err:
-        raise InvalidRequest(f"{option.flag} {err}") from err
-
-
 def asks_help(words: Sequence[str]) -> bool:
     """Whether ``-h`` or ``--help`` stands among the options, and not as the value of one."""
     return any(
         word in {"-h", "--help"} and not TAKES_VALUE.get(before, False)
         for before, word in zip(["", *words], words, strict=False)
     )
-
-
-def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
-    """Say that `name` is no known `kind`, with the nearest one if any is near."""
-    names = list(allowed)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    listed = f"allowed: {', '.join(names)}" if names else "none is allowed here"
-    return f"unknown {kind} {name!r}; {hint}{listed}"
 
 
 def read_request(words: Sequence[str], command: str) -> RequestOptions:
@@ -269,12 +206,25 @@ def check_sampling(sampling: dict[str, Any]) -> None:
     InvalidRequest
         For the first bad value.
     """
-    try:
+    with named_as_options(SAMPLING_OPTIONS):
         SamplingParams.of(dict(sampling))
-    except InvalidRequest as err:
-        name, _, problem = str(err).partition(" ")
-        flags = {option.name: option.flag for option in SAMPLING_OPTIONS}
-        raise InvalidRequest(f"{flags.get(name, name)} {problem}") from err
+
+
+def tune_wishes(given: dict[str, Any]) -> dict[str, Any]:
+    """What ``tune`` was asked for, with `keep` and `forget` always among it.
+
+    Raises
+    ------
+    InvalidRequest
+        For options that exclude each other.
+    """
+    rest = dict(given)
+    keep, no_keep, forget = (rest.pop(name, False) for name in ("keep", "no_keep", "forget"))
+    if keep and no_keep:
+        raise InvalidRequest("--keep and --no-keep exclude each other")
+    if forget and len(given) > 1:
+        raise InvalidRequest("--forget stands alone: it measures nothing")
+    return {**rest, "keep": not no_keep, "forget": forget}
 
 
 def _check_together(options: RequestOptions) -> None:
@@ -287,7 +237,7 @@ def _check_together(options: RequestOptions) -> None:
 def help_text() -> str:
     """The page that ``%mtplx``, ``%mtplx help`` and ``%mtplx?`` show."""
     lines = ["Run a language model in this kernel.", "", "Verbs:"]
-    lines += _columns([(f"%mtplx {verb.usage}", verb.help) for verb in VERBS.values()])
+    lines += columns([(f"%mtplx {verb.usage}", verb.help) for verb in VERBS.values()])
     lines += ["", "A prompt of several lines, taken as it stands:"]
     lines += ["  %%mtplx [options]", "  PROMPT", ""]
     for title, options in (
@@ -295,8 +245,10 @@ def help_text() -> str:
         ("Options of %%mtplx and ask, prompt:", PROMPT_OPTIONS),
         ("Options of %%mtplx and ask, result:", CELL_OPTIONS),
         ("Options of load:", LOAD_OPTIONS),
+        ("Options of verify:", VERIFY_OPTIONS),
+        ("Options of tune:", TUNE_OPTIONS),
     ):
-        lines += [title, *_columns([(f"{o.flag} {o.metavar}", o.help) for o in options]), ""]
+        lines += [title, *columns([(f"{o.flag} {o.metavar}", o.help) for o in options]), ""]
     lines += textwrap.wrap(
         "The result is the cell's value, and is bound to _mtplx. A ; at the end of a prompt hides "
         "the line of stats. Defaults: %config MtplxMagics. "
@@ -304,16 +256,3 @@ def help_text() -> str:
         HELP_WIDTH,
     )
     return "\n".join(lines)
-
-
-def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
-    width = max(len(left.strip()) for left, _ in rows) + 2
-    lines: list[str] = []
-    for left, right in rows:
-        lines += textwrap.wrap(
-            right,
-            HELP_WIDTH,
-            initial_indent=f"  {left.strip():<{width}}",
-            subsequent_indent=" " * (width + 2),
-        )
-    return lines

@@ -89,7 +89,7 @@ def mode_line(mode: str, reason: str | None) -> str:
 
 def running_on(status: Mapping[str, Any]) -> str:
     """What a freshly loaded model runs on, with the reason where it is slow."""
-    return labelled(_rows(status, ("Device", "BLAS", "Mode")))
+    return labelled(_rows(status, ("Device", "BLAS", "Mode", "Head", "Depth")))
 
 
 def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat_turns: int) -> str:
@@ -111,13 +111,32 @@ def _rows(status: Mapping[str, Any], labels: Iterable[str]) -> list[tuple[str, s
     return [(label, line(status)) for label, key, line in rows if status.get(key) not in _NOTHING]
 
 
-def _costs_line(verify_ms: Mapping[str, float]) -> str:
-    parts = [f"{ms:.3g} ms for {tokens}" for tokens, ms in verify_ms.items()]
-    return ", ".join(parts) + " tokens"
+def _costs_line(status: Mapping[str, Any]) -> str:
+    parts = [f"{ms:.3g} ms for {tokens}" for tokens, ms in status["verify_ms"].items()]
+    return _with_reason(", ".join(parts) + " tokens", status.get("costs_from"), "; ")
 
 
-def _with_reason(value: object, reason: object) -> str:
-    return f"{value}: {reason}" if reason else str(value)
+def _head_line(head: Mapping[str, Any]) -> str:
+    details = []
+    if head.get("parameters"):
+        details.append(f"{count(head['parameters'])} parameters")
+    if head.get("bytes"):
+        details.append(size(head["bytes"]))
+    if head.get("draft_vocabulary"):
+        details.append(f"drafts {head['draft_vocabulary']} ids")
+    details += [f"{part} {ms:.3g} ms" for part, ms in head.get("ms", {}).items()]
+    line = f"{head['name']} ({', '.join(details)})" if details else str(head["name"])
+    return f"{line} from {head['source']}" if head.get("source") else line
+
+
+def _depth_line(depth: Mapping[str, Any]) -> str:
+    number = depth.get("default")
+    drafts = "1 draft a cycle" if number == 1 else f"{number} drafts a cycle"
+    return _with_reason("adaptive" if number is None else drafts, depth.get("reason"))
+
+
+def _with_reason(value: object, reason: object, between: str = ": ") -> str:
+    return f"{value}{between}{reason}" if reason else str(value)
 
 
 def _plain(value: object) -> str:
@@ -171,7 +190,9 @@ _LINES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "BLAS": ("blas", lambda s: _with_reason(s["blas"]["description"], s["blas"].get("reason"))),
     "Mode": ("mode", lambda s: _with_reason(s["mode"], s.get("mode_reason"))),
     "Drafters": ("drafters", lambda s: _plain(s["drafters"]) or "none"),
-    "Verify cost": ("verify_ms", lambda s: _costs_line(s["verify_ms"])),
+    "Head": ("head", lambda s: _head_line(s["head"])),
+    "Depth": ("depth", lambda s: _depth_line(s["depth"])),
+    "Verify cost": ("verify_ms", _costs_line),
     "Caches": ("caches", lambda s: _caches_line(s["caches"])),
     "Scheduler": ("scheduler", lambda s: _scheduler_line(s["scheduler"])),
     "Queue": ("queue", _queue_line),

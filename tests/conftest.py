@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import mlx.core as mx
+import pytest
 
 # Row-invariant arithmetic: a row's numbers do not depend on the rows that share its products.
 os.environ["MTPLX_KERNEL_BLAS"] = "stock"
@@ -12,3 +15,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # MLX has one default device a process, so the owner threads of engines in it follow. Processes that
 # tests start are a user's: they take the machine's device.
 mx.set_default_device(mx.cpu)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _measurements_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests measure is no user's: it is kept elsewhere, and forgotten."""
+    folder: Path = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mtplx_kernel.models.measured._folder", lambda: folder)
+        yield

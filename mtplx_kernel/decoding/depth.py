@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 DECAY = 0.9
 PROBE_EVERY = 16
@@ -63,31 +64,89 @@ class Rate:
         return (self.hits + PRIOR_WEIGHT * prior) / (self.tries + PRIOR_WEIGHT)
 
 
-def best_depth(curve: CostCurve, rate: float, most: int, pending: int = 1) -> int:
+@dataclass(slots=True)
+class Ladder:
+    """A rate for each depth: a head that feeds on itself is right less often the deeper it goes.
+
+    Attributes
+    ----------
+    decay
+        Weight of the past after each observation.
+    """
+
+    decay: float = DECAY
+    rates: list[Rate] = field(default_factory=list)
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Count one verify: a hit for each right draft, a miss for the first wrong one."""
+        tried = min(drafted, accepted + 1)
+        while len(self.rates) < tried:
+            self.rates.append(Rate(self.decay))
+        for depth, rate in enumerate(self.rates[:tried]):
+            rate.observe(1, int(depth < accepted))
+
+    def given(self, prior: Sequence[float]) -> list[float]:
+        """The shares by depth, each shrunk to `prior`, whose last value holds for all deeper."""
+        shares = [rate.given(_at(prior, depth)) for depth, rate in enumerate(self.rates)]
+        return shares + list(prior[len(shares) :]) if shares else list(prior)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A depth, and what it promises.
+
+    Attributes
+    ----------
+    value
+        Expected tokens in the time of one plain decode.
+    """
+
+    depth: int
+    value: float
+
+
+def best_depth(
+    curve: CostCurve,
+    rates: Sequence[float],
+    most: int,
+    *,
+    pending: int = 1,
+    drafting: Callable[[int], float] = lambda depth: 0.0,
+    least: int = 0,
+) -> Choice:
     """The depth with the most expected tokens a second.
 
-    With a chance `rate` that a draft is right given that those before it were, k drafts yield
-    1 + rate + ... + rate^k tokens a verify (Leviathan et al. 2023, arXiv:2211.17192, eq. 1), which
-    costs as much as a block of `pending` + k tokens.
+    With a chance r_i that draft i is right given that those before it were, k drafts yield
+    1 + r_1 + r_1 r_2 + ... + r_1...r_k tokens a verify (Leviathan et al. 2023, arXiv:2211.17192,
+    eq. 1, for equal r), which costs as much as a block of `pending` + k tokens, and the drafting.
 
     Parameters
     ----------
-    most
-        The largest depth to consider.
+    rates
+        r_1, r_2, ...; the last holds for all deeper.
+    most, least
+        The largest and the smallest depth to consider.
     pending
         Known tokens that the block starts with.
+    drafting
+        What making k drafts costs, in plain decodes.
 
     Returns
     -------
-    int
-        From 0 to `most`; of equals the smallest.
+    Choice
+        Of equals the smallest.
     """
-    best, best_value = 0, 1.0 / curve.cost(pending)
+    best = Choice(least, 0.0)
     tokens = power = 1.0
-    for depth in range(1, most + 1):
-        power *= rate
-        tokens += power
-        value = tokens / curve.cost(pending + depth)
-        if value > best_value:
-            best, best_value = depth, value
+    for depth in range(most + 1):
+        if depth:
+            power *= _at(rates, depth - 1)
+            tokens += power
+        value = tokens / (curve.cost(pending + depth) + drafting(depth))
+        if depth >= least and value > best.value:
+            best = Choice(depth, value)
     return best
+
+
+def _at(values: Sequence[float], index: int) -> float:
+    return values[min(index, len(values) - 1)]

@@ -10,13 +10,18 @@ import mlx.core as mx
 from mtplx_kernel.caching.slots import Caches, SlotCaches, StockCaches, UnsupportedCache
 from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.depth import CostCurve
+from mtplx_kernel.heads.base import Head
 from mtplx_kernel.models.target import Target
 
 CHECK_IDS = (1, 5, 2, 7, 3, 6)
 CHECK_COSINE = 0.98
 CURVE_BLOCKS = (1, 2, 4, 8, 17)
 CURVE_ROUNDS = 2
+STEADY = 1.25
 LAUNCHES = 4
+HEAD_IDS = (1, 5, 2)
+"""As many pairs as a cycle commonly brings."""
+HEAD_ROUNDS = 6
 
 
 def choose_caches(target: Target) -> tuple[Caches, str | None]:
@@ -57,13 +62,21 @@ def decode_timer(target: Target, caches: Caches) -> Callable[[], float]:
     return run
 
 
-def measure_costs(target: Target, caches: Caches, *, look_ahead: bool) -> CostCurve:
+def measure_costs(
+    target: Target, caches: Caches, *, look_ahead: bool
+) -> tuple[CostCurve, bool]:
     """Time forwards over blocks of different lengths; the least disturbed of a few each.
 
     Parameters
     ----------
     look_ahead
         Whether decoding without drafts launches ahead: then single tokens are timed that way too.
+
+    Returns
+    -------
+    tuple
+        The curve, and whether it was steady: on a busy machine the rounds differ, and what was
+        measured then is not worth keeping.
     """
 
     def timed(block: int) -> float:
@@ -72,7 +85,47 @@ def measure_costs(target: Target, caches: Caches, *, look_ahead: bool) -> CostCu
     for block in CURVE_BLOCKS:
         timed(block)
     rounds = [[timed(block) for block in CURVE_BLOCKS] for _ in range(CURVE_ROUNDS)]
-    return CostCurve(CURVE_BLOCKS, tuple(min(times) for times in zip(*rounds, strict=True)))
+    blocks = list(zip(*rounds, strict=True))
+    steady = all(max(times) <= STEADY * min(times) for times in blocks)
+    return CostCurve(CURVE_BLOCKS, tuple(min(times) for times in blocks)), steady
+
+
+def measure_head(head: Head, caches: SlotCaches, target: Target) -> dict[str, float]:
+    """Time the parts of drafting with a head, as `HeadCost` names them, in seconds.
+
+    Parameters
+    ----------
+    caches
+        The head's.
+    target
+        Has its states tapped for the head.
+    """
+    hidden = target.forward(mx.array([HEAD_IDS]), None)
+    features = target.features(hidden)
+    own = mx.zeros_like(head.feed(features, mx.array([HEAD_IDS]), caches.begin(_span(0))))
+    mx.eval(features, own)
+
+    def first() -> mx.array:
+        states = head.feed(features, mx.array([HEAD_IDS]), caches.begin(_span(0)))
+        return mx.argmax(head.logits(states[:, -1]), axis=-1)
+
+    def step() -> mx.array:
+        cache = caches.begin(_span(len(HEAD_IDS), 1))
+        states = head.recur(own[:, :1], mx.array([HEAD_IDS[:1]]), cache)
+        return mx.argmax(head.logits(states[:, -1]), axis=-1)
+
+    def timed(part: Callable[[], mx.array]) -> float:
+        start = time.perf_counter()
+        mx.eval(part(), caches.arrays)
+        return time.perf_counter() - start
+
+    timed(first), timed(step)
+    rounds = [(timed(first), timed(step)) for _ in range(HEAD_ROUNDS)]
+    return dict(zip(("first", "step"), map(min, zip(*rounds, strict=True)), strict=True))
+
+
+def _span(start: int, count: int = 0) -> Span:
+    return Span(0, [start], [count or len(HEAD_IDS)])
 
 
 def _seconds(target: Target, caches: Caches, block: int, launches: int = 1) -> float:
@@ -112,5 +165,5 @@ def _launch(target: Target, caches: Caches, start: int, ids: list[int]) -> mx.ar
     span = Span(0, [start], [len(ids)])
     hidden = target.forward(mx.array([ids]), caches.begin(span))
     logits = target.logits(hidden[0, -1:])
-    mx.async_eval(logits, caches.arrays)  # type: ignore[no-untyped-call]
+    mx.async_eval(logits, caches.arrays)
     return logits

@@ -29,6 +29,10 @@ class Acceptance(StrEnum):
 
     COUPLED = "coupled"
     """A draft is accepted iff it equals the target's own draw at that position."""
+    REJECTION = "rejection"
+    """A draft is accepted with the chance that keeps the target's law; ids depend on the mode."""
+    BLOCK = "block"
+    """As `REJECTION`, judging a cycle's drafts together: more of them are accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

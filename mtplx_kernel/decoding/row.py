@@ -24,6 +24,10 @@ class Row:
         Most ids the model can take.
     slot
         Where in the caches the row lives.
+    draft_error
+        The last failure of a drafter.
+    drafting
+        Whether drafts are still made: no longer after a head has failed.
     """
 
     request_id: str
@@ -38,6 +42,7 @@ class Row:
     committed: int = 0
     prompt_length: int = field(init=False)
     draft_error: str | None = None
+    drafting: bool = True
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.ids)
@@ -70,7 +75,9 @@ class Row:
         None while many tokens are pending, as they are on recurrent models after partial accepts:
         a cycle without drafts commits them all.
         """
-        if self.mode is GenerationMode.AR or len(self.ids) - self.committed > MAX_DEPTH:
+        if self.mode is GenerationMode.AR or not self.drafting:
+            return 0
+        if len(self.ids) - self.committed > MAX_DEPTH:
             return 0
         wanted = MAX_DEPTH if self.params.depth is None else self.params.depth
         return max(0, min(wanted, self.room - 1))

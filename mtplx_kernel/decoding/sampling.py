@@ -77,17 +77,17 @@ def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
         tokens = mx.concatenate(
             [_draw_row(logits[a:b], d) for a, b, d in zip(ends, ends[1:], draws, strict=False)]
         )
-    return mx.where(_finite(logits), tokens.astype(mx.int32), mx.array(-1, mx.int32))
+    return mx.where(finite(logits), tokens.astype(mx.int32), mx.array(-1, mx.int32))
 
 
-def _finite(logits: mx.array) -> mx.array:
+def finite(logits: mx.array) -> mx.array:
     """Whether a distribution exists: no NaN, no positive infinity, not all ruled out."""
     return ~mx.isnan(mx.sum(logits, axis=-1)) & mx.isfinite(mx.max(logits, axis=-1))
 
 
 def _draw_row(logits: mx.array, d: Draw) -> mx.array:
     if d.params.penalised:
-        logits = _penalised(logits, d)
+        logits = penalised(logits, d)
     if d.params.greedy:
         return mx.argmax(logits, axis=-1)
     size = logits.shape[-1]
@@ -115,8 +115,8 @@ def shaped(logits: mx.array, params: SamplingParams) -> mx.array:
     return logprobs * (1.0 / max(params.temperature, COLDEST))
 
 
-def _penalised(logits: mx.array, d: Draw) -> mx.array:
-    """Apply penalties position by position: each draft counts for those after it."""
+def penalised(logits: mx.array, d: Draw) -> mx.array:
+    """Logits after the penalties, position by position: each draft counts for those after it."""
     p = d.params
     processors: list[Any] = make_logits_processors(
         repetition_penalty=p.repetition_penalty if p.repetition_penalty != 1.0 else None,

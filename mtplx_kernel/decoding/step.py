@@ -16,13 +16,12 @@ import mlx.core as mx
 
 from mtplx_kernel.caching.slots import Caches
 from mtplx_kernel.caching.span import Span
-from mtplx_kernel.decoding.drafting import Drafter
+from mtplx_kernel.decoding.drafting import Drafter, Drafts
+from mtplx_kernel.decoding.flight import FAILED, Block, Flight, Verdict
+from mtplx_kernel.decoding.params import GenerationMode
 from mtplx_kernel.decoding.row import Row
-from mtplx_kernel.decoding.sampling import Draw, draw
 from mtplx_kernel.models.target import Target
 
-FAILED = -1
-"""In place of a token whose logits are not finite."""
 Result = TypeVar("Result")
 NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {position}"
 
@@ -62,45 +61,6 @@ class Outcome:
     error: str | None = None
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A verify forward that was launched and not yet read.
-
-    Attributes
-    ----------
-    starts
-        Where each row's caches stood.
-    targets
-        The target's own tokens, not yet evaluated: for each row after its last pending token and
-        after each draft, one row after the other.
-    committed
-        Whether the caches already took it as right.
-    """
-
-    rows: Sequence[Row]
-    starts: list[int]
-    drafts: list[list[int]]
-    targets: mx.array
-    committed: bool = False
-
-    def fits(self, rows: Sequence[Row]) -> bool:
-        """Whether this is the next cycle of just these rows."""
-        return (
-            len(rows) == len(self.rows)
-            and all(a is b for a, b in zip(rows, self.rows, strict=True))
-            and [row.committed for row in rows] == self.starts
-        )
-
-    def read(self) -> list[list[int]]:
-        """Each row's targets: the one host synchronisation of a cycle."""
-        flat: list[int] = self.targets.tolist()  # type: ignore[assignment]
-        targets, start = [], 0
-        for d in self.drafts:
-            targets.append(flat[start : start + len(d) + 1])
-            start += len(d) + 1
-        return targets
-
-
 class DecodeStep:
     """Runs forwards over rows of one set of caches.
 
@@ -133,15 +93,16 @@ class DecodeStep:
         self.caches = caches
         self.drafter = drafter if caches.rollback else None
         self._look_ahead = look_ahead
-        self._ahead: _Flight | None = None
+        self._ahead: Flight | None = None
 
     def prefill(self, row: Row, count: int) -> None:
         """Feed the next `count` prompt tokens of a row."""
         self._ahead = None
         span = Span(row.slot, [row.committed], [count])
         tokens = mx.array([row.ids[row.committed : row.committed + count]])
-        self.target.forward(tokens, self.caches.begin(span))
-        mx.eval(self.caches.arrays)
+        hidden = self.target.forward(tokens, self.caches.begin(span))
+        self._show([row], span.starts, hidden)
+        mx.eval(self._arrays)
         self.caches.commit([True])
         row.committed += count
 
@@ -156,20 +117,22 @@ class DecodeStep:
         flight, self._ahead = self._ahead, None
         drafts = self._propose(rows)
         if flight is None or not flight.fits(rows):
-            flight = self._launch(rows, drafts)
-        if self._look_ahead and not any(drafts) and _next_is_known(flight):
+            flight = self._launch(rows, self._work(rows, drafts))
+        if self._look_ahead and not any(drafts.counts) and _next_is_known(flight):
             self._ahead = self._launch_ahead(flight)
-        targets = flight.read()
-        if any(d and FAILED in t for d, t in zip(flight.drafts, targets, strict=True)):
-            flight = self._launch_without_drafts(flight)
-            targets = flight.read()
-        accepted = [_agreement(d, t) for d, t in zip(flight.drafts, targets, strict=True)]
-        self._commit(flight, accepted)
+        verdicts = flight.read()
+        if any(v.drafts and FAILED in v.tokens for v in verdicts):
+            flight = self._launch_without_drafts(flight, verdicts)
+            verdicts = flight.read()
+        self._commit(flight, verdicts)
         outcomes = []
-        for row, d, t, a in zip(rows, flight.drafts, targets, accepted, strict=True):
+        for row, verdict in zip(rows, verdicts, strict=True):
+            drafted = len(verdict.drafts)
+            if FAILED in verdict.drafts:
+                self._fail([row], "its logits are not finite")
             if self.drafter is not None:
-                self._guarded([row], partial(self.drafter.observe, row, len(d), a))
-            outcomes.append(_emit(row, len(d), t[: a + 1]))
+                self._guarded([row], partial(self.drafter.observe, row, drafted, verdict.tokens))
+            outcomes.append(_emit(row, drafted, verdict.tokens))
         return outcomes
 
     def release(self, row: Row, *, wipe: bool = False) -> None:
@@ -181,104 +144,116 @@ class DecodeStep:
         if wipe:
             self.caches.clear(row.slot)
 
-    def _propose(self, rows: Sequence[Row]) -> list[list[int]]:
+    @property
+    def _arrays(self) -> list[mx.array]:
+        """All that a forward leaves behind, the drafter's caches included."""
+        return self.caches.arrays + (self.drafter.arrays if self.drafter is not None else [])
+
+    def _propose(self, rows: Sequence[Row]) -> Drafts:
+        """Plan the cycle's drafts."""
         depths = [row.depth for row in rows]
-        drafter, size = self.drafter, self.target.vocabulary
-        none: list[list[int]] = [[] for _ in rows]
+        drafter, none = self.drafter, Drafts.none(len(rows))
         if drafter is None or not any(depths):
             return none
 
-        def checked() -> list[list[int]]:
+        def checked() -> Drafts:
             drafts = drafter.propose(rows, depths)
-            return [_checked(d, k, size) for d, k in zip(drafts, depths, strict=True)]
+            for count, ids, depth in zip(drafts.counts, drafts.known, depths, strict=True):
+                _check(count, ids, depth, self.target.vocabulary)
+            return drafts
 
         return self._guarded(rows, checked) or none
 
-    def _guarded(self, rows: Sequence[Row], call: Callable[[], Result]) -> Result | None:
-        """Call the drafter, which may only cost speed: a failure is reported and gives None."""
+    def _work(self, rows: Sequence[Row], drafts: Drafts) -> Block:
+        """Make the drafts that need a forward, and lay out what the target will verify."""
+        computed = None
+        if drafts.compute is not None:
+            computed = self._guarded(rows, drafts.compute, lasting=True)
+            if computed is None:
+                drafts = Drafts.of([ids or [] for ids in drafts.known])
+        return Block(rows, drafts, computed)
+
+    def _show(self, rows: Sequence[Row], starts: Sequence[int], hidden: mx.array) -> None:
+        """Let the drafter see the target's states."""
+        if self.drafter is not None and any(row.mode is GenerationMode.MTP for row in rows):
+            see = partial(self.drafter.see, rows, starts, self.target.features(hidden))
+            self._guarded(rows, see, lasting=True)
+
+    def _guarded(
+        self, rows: Sequence[Row], call: Callable[[], Result], *, lasting: bool = False
+    ) -> Result | None:
+        """Call the drafter, which may only cost speed: a failure is reported and gives None.
+
+        Where it is `lasting`, a drafter's own state is in doubt: the rows go on without drafts.
+        """
         try:
             return call()
         except Exception as error:  # whatever a drafter raises
-            name = self.drafter.name if self.drafter else "drafter"
-            for row in rows:
-                row.draft_error = f"{name}: {type(error).__name__}: {error}"
+            self._fail(rows, f"{type(error).__name__}: {error}", lasting=lasting)
             return None
 
-    def _launch(self, rows: Sequence[Row], drafts: list[list[int]]) -> _Flight:
-        """Launch the forward over each row's pending tokens and drafts."""
-        blocks = [row.pending + d for row, d in zip(rows, drafts, strict=True)]
-        starts = [row.committed for row in rows]
-        span = Span(rows[0].slot, starts, [len(block) for block in blocks])
-        padded = mx.array([block + [0] * (span.width - len(block)) for block in blocks])
-        hidden = self.target.forward(padded, self.caches.begin(span))
-        chosen = [
-            r * span.width + i
-            for r, (block, d) in enumerate(zip(blocks, drafts, strict=True))
-            for i in range(len(block) - len(d) - 1, len(block))
-        ]
-        hidden = hidden.reshape(-1, hidden.shape[-1])
-        if len(chosen) < hidden.shape[0]:
-            hidden = hidden[mx.array(chosen)]
-        draws = [
-            Draw(row.params, row.seed, len(row.ids), row.ids + d, len(d) + 1)
-            for row, d in zip(rows, drafts, strict=True)
-        ]
-        return self._flight(rows, starts, drafts, draw(self.target.logits(hidden), draws))
+    def _fail(self, rows: Sequence[Row], reason: str, *, lasting: bool = True) -> None:
+        name = self.drafter.name if self.drafter else "drafter"
+        for row in rows:
+            row.draft_error = f"{name}: {reason}"
+            row.drafting = row.drafting and not lasting
 
-    def _launch_ahead(self, flight: _Flight) -> _Flight:
+    def _launch(self, rows: Sequence[Row], block: Block) -> Flight:
+        """Launch the forward over each row's pending tokens and drafts."""
+        span = Span(rows[0].slot, block.starts, block.lengths)
+        hidden = self.target.forward(block.tokens(span.width), self.caches.begin(span))
+        self._show(rows, span.starts, hidden)
+        chosen = block.verified(span.width)
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        if len(chosen) < flat.shape[0]:
+            flat = flat[mx.array(chosen)]
+        return self._flight(Flight.over(block, self.target.logits(flat)))
+
+    def _launch_ahead(self, flight: Flight) -> Flight:
         """Launch the cycle after one without drafts, on tokens that are still being computed."""
         self.caches.commit([True] * len(flight.rows))
         flight.committed = True
         rows = flight.rows
-        starts = [len(row.ids) for row in rows]
-        span = Span(rows[0].slot, starts, [1] * len(rows))
-        tokens = mx.maximum(flight.targets, 0)[:, None]  # -1 marks a row that is about to fail
+        span = Span(rows[0].slot, [len(row.ids) for row in rows], [1] * len(rows))
+        tokens = mx.maximum(flight.flat, 0)[:, None]  # -1 marks a row that is about to fail
         hidden = self.target.forward(tokens, self.caches.begin(span))
-        draws = [Draw(row.params, row.seed, len(row.ids) + 1, (), 1) for row in rows]
-        logits = self.target.logits(hidden[:, 0])
-        return self._flight(rows, starts, [[] for _ in rows], draw(logits, draws))
+        self._show(rows, span.starts, hidden)
+        return self._flight(Flight.ahead(rows, self.target.logits(hidden[:, 0])))
 
-    def _launch_without_drafts(self, flight: _Flight) -> _Flight:
+    def _launch_without_drafts(self, flight: Flight, verdicts: Sequence[Verdict]) -> Flight:
         """Judge rows by their own tokens: what is not finite may be a wrong draft's doing."""
-        for row, drafts in zip(flight.rows, flight.drafts, strict=True):
-            if drafts:
-                row.draft_error = f"dropped {drafts!r}: their logits are not finite"
+        for row, verdict in zip(flight.rows, verdicts, strict=True):
+            if verdict.drafts:
+                row.draft_error = f"dropped {verdict.drafts!r}: their logits are not finite"
                 self.caches.clear(row.slot, row.committed)
-        return self._launch(flight.rows, [[] for _ in flight.rows])
+        return self._launch(flight.rows, Block(flight.rows, Drafts.none(len(flight.rows))))
 
-    def _flight(
-        self, rows: Sequence[Row], starts: list[int], drafts: list[list[int]], targets: mx.array
-    ) -> _Flight:
-        mx.async_eval(targets, self.caches.arrays)  # type: ignore[no-untyped-call]
-        return _Flight(list(rows), starts, drafts, targets)
+    def _flight(self, flight: Flight) -> Flight:
+        mx.async_eval(flight.flat, self._arrays)
+        return flight
 
-    def _commit(self, flight: _Flight, accepted: list[int]) -> None:
-        whole = [a == len(d) for d, a in zip(flight.drafts, accepted, strict=True)]
+    def _commit(self, flight: Flight, verdicts: Sequence[Verdict]) -> None:
+        whole = [v.accepted == len(v.drafts) for v in verdicts]
         if not flight.committed:
             self.caches.commit(whole)
-        for row, a, right in zip(flight.rows, accepted, whole, strict=True):
+        for row, verdict, right in zip(flight.rows, verdicts, whole, strict=True):
             if right or not self.caches.recurrent:
-                row.committed = len(row.ids) + a
+                row.committed = len(row.ids) + verdict.accepted
 
 
-def _next_is_known(flight: _Flight) -> bool:
+def _next_is_known(flight: Flight) -> bool:
     """Whether all is known of the next cycle but its tokens: no drafts, no penalties, room left."""
     rows = flight.rows
-    return not any(flight.drafts) and all(r.room > 1 and not r.params.penalised for r in rows)
+    return not flight.drafted and all(r.room > 1 and not r.params.penalised for r in rows)
 
 
-def _agreement(drafts: list[int], targets: list[int]) -> int:
-    """Length of the longest prefix of the drafts that the target would have produced."""
-    for i, draft in enumerate(drafts):
-        if draft != targets[i]:
-            return i
-    return len(drafts)
-
-
-def _checked(drafts: list[int], depth: int, vocabulary: int) -> list[int]:
-    if len(drafts) > depth or any(not 0 <= d < vocabulary for d in drafts):
-        raise ValueError(f"proposed {drafts!r}, not at most {depth} ids below {vocabulary}")
-    return drafts
+def _check(count: int, ids: list[int] | None, depth: int, vocabulary: int) -> None:
+    if ids is None and count > depth:
+        raise ValueError(f"proposed {count} drafts, not at most {depth}")
+    if ids is not None and (
+        not len(ids) == count <= depth or any(not 0 <= d < vocabulary for d in ids)
+    ):
+        raise ValueError(f"proposed {ids!r}, not at most {depth} ids below {vocabulary}")
 
 
 def _emit(row: Row, drafted: int, tokens: list[int]) -> Outcome:

@@ -12,7 +12,8 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 
-from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.decoding.params import SamplingParams
+from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.ledger import Ledger
 from mtplx_kernel.engine.opened import Opened
 from mtplx_kernel.engine.owner import Owner
@@ -52,6 +53,7 @@ class Engine:
         self,
         name: str | os.PathLike[str],
         *,
+        head: str | os.PathLike[str] = "auto",
         mode: str | None = None,
         scheduler: str = "serial",
         queue_limit: int = QUEUE_LIMIT,
@@ -64,14 +66,17 @@ class Engine:
         self.timeline = Timeline()
         self._ledger = Ledger(queue_limit)
         source = catalog.resolve(os.fspath(name), progress=progress)
-        self._owner = Owner(source.path, source.name, self.scheduler, self._ledger.bury)
+        self._owner = Owner(
+            source.path, source.name, os.fspath(head), self.scheduler, self._ledger.bury
+        )
         # An engine that nobody holds lets its model go; open requests hold theirs.
         weakref.finalize(self, self._owner.request_stop).atexit = False
-        self.facts, self.tokenizer, self._rollback_reason = self._owner.load()
+        self.facts, self.tokenizer, self._fit = self._owner.load()
         try:
             self._encoder = PromptEncoder(self.tokenizer, self.facts)
-            self._mode = wanted or self._best_mode
-            self._checked_mode(wanted)
+            self._defaults = Defaults(
+                self.name, self._fit.rollback_reason, wanted, self._fit.tuned_depth
+            )
         except BaseException:
             self.close()
             raise
@@ -84,13 +89,52 @@ class Engine:
     @property
     def mode(self) -> str:
         """The generation mode of requests that name none."""
-        return str(self._mode)
+        return str(self._defaults.mode)
 
     @property
     def mode_reason(self) -> str | None:
         """Why mode mtp is not to be had; None where it is."""
-        why = self._rollback_reason
-        return None if why is None else f"{self.name} runs in mode ar only: {why}"
+        return self._defaults.mode_reason
+
+    @property
+    def default_depth(self) -> int | None:
+        """Drafts a cycle of requests that name no depth; None leaves it to the drafters."""
+        return self._defaults.depth
+
+    def set_default_depth(self, depth: int | None) -> None:
+        """Change the depth of requests to come that name none.
+
+        Raises
+        ------
+        InvalidRequest
+            If it is not 0 to 16, or None.
+        """
+        self._ledger.check_open()
+        self._defaults.set_depth(depth)
+
+    @property
+    def measured_key(self) -> str:
+        """What this model's measurements on this machine are kept under."""
+        return self._fit.key
+
+    def inspect(self, ids: Sequence[int], top: int = 5) -> list[tuple[int, float]]:
+        """What the model would say next, computed by a forward of its own.
+
+        Parameters
+        ----------
+        ids
+            A text as token ids, at least one.
+        top
+            How many candidates to return.
+
+        Returns
+        -------
+        list of (id, log-probability)
+            Likeliest first, at temperature 1.
+        """
+        self._ledger.check_open()
+        checked = self._encoder.encode(list(ids))
+        return self._owner.ask(lambda runner: runner.inspect(checked, top))
 
     @property
     def closed(self) -> bool:
@@ -226,7 +270,7 @@ class Engine:
         if scheduler is not None:
             check_mode(scheduler)
         if mode is not None:
-            self._mode = self._checked_mode(SamplingParams(mode=mode).mode)  # type: ignore[arg-type]
+            self._defaults.set_mode(mode)
 
     def status(self) -> dict[str, Any]:
         """What is loaded and what is in force, as plain data."""
@@ -236,7 +280,8 @@ class Engine:
         return {
             "state": state,
             "reason": self._ledger.reason,
-            **describe(self.facts, runner, self._rollback_reason),
+            **describe(self.facts, runner, self._fit.rollback_reason),
+            "depth": self._defaults.depth_status(),
             "mode": self.mode,
             "mode_reason": self.mode_reason,
             "queue": {"waiting": waiting, "limit": self._ledger.limit},
@@ -308,19 +353,10 @@ class Engine:
             except MTPLXError as error:
                 return error
 
-    @property
-    def _best_mode(self) -> GenerationMode:
-        return GenerationMode.AR if self._rollback_reason else GenerationMode.MTP
-
-    def _checked_mode(self, mode: GenerationMode | None) -> GenerationMode:
-        if mode is GenerationMode.MTP and self.mode_reason is not None:
-            raise InvalidRequest(f"mode mtp cannot be had: {self.mode_reason}")
-        return self._mode if mode is None else mode
-
     def _params(self, options: dict[str, Any]) -> SamplingParams:
         params = SamplingParams.of(options)
-        self._checked_mode(params.mode)
-        return params
+        self._defaults.checked(params.mode)
+        return self._defaults.applied(params)
 
     def _handle(
         self,
@@ -334,7 +370,7 @@ class Engine:
             prompt_ids=ids,
             params=params,
             seed=secrets.randbits(63) if params.seed is None else params.seed,
-            mode=self._checked_mode(params.mode),
+            mode=self._defaults.checked(params.mode),
             on_token=on_token,
         )
         window = DecodeWindow(request_id, time.perf_counter(), prompt_tokens=len(ids))
@@ -345,37 +381,6 @@ class Engine:
             refuse_waiting=self._owner.refuse_waiting,
         )
         return handle
-
-
-def load(
-    name: str | os.PathLike[str],
-    *,
-    mode: str | None = None,
-    scheduler: str = "serial",
-    queue_limit: int = QUEUE_LIMIT,
-    progress: bool = True,
-) -> Engine:
-    """Load a model and start its engine.
-
-    Parameters
-    ----------
-    name
-        A catalog name (`%mtplx models` lists them), a local mlx-lm folder, or a hub id.
-    mode
-        The default generation mode; None takes "mtp" where the model can.
-    scheduler
-        The scheduler mode.
-    queue_limit
-        How many requests may wait.
-    progress
-        Show a progress bar while something is downloaded.
-
-    Raises
-    ------
-    ModelNotFound, ModelUnusable, InvalidRequest
-        If there is no such model, it is damaged or unknown to mlx-lm, or an option is wrong.
-    """
-    return Engine(name, mode=mode, scheduler=scheduler, queue_limit=queue_limit, progress=progress)
 
 
 def _sampling(options: dict[str, Any]) -> dict[str, Any]:

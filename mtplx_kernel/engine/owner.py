@@ -12,16 +12,21 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from mtplx_kernel.engine.fit import Fit
 from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
-from mtplx_kernel.errors import InvalidRequest, ModelUnusable, MTPLXError
+from mtplx_kernel.errors import EngineClosed, InvalidRequest, ModelUnusable, MTPLXError
 from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
 from mtplx_kernel.scheduling.modes import make_policy
 
 Mail = Callable[[Runner], None]
+Answer = TypeVar("Answer")
+ALIVE_POLL_S = 0.5
 
 
 class Owner:
@@ -29,8 +34,8 @@ class Owner:
 
     Parameters
     ----------
-    folder, name
-        The model to load, on the thread.
+    folder, name, head
+        The model and the head to load, on the thread.
     scheduler
         The name of the scheduler mode.
     on_death
@@ -43,11 +48,16 @@ class Owner:
     """
 
     def __init__(
-        self, folder: Path, name: str, scheduler: str, on_death: Callable[[str], None]
+        self,
+        folder: Path,
+        name: str,
+        head: str,
+        scheduler: str,
+        on_death: Callable[[str], None],
     ) -> None:
         self.loaded: LoadedModel | None = None
         self.runner: Runner | None = None
-        self._folder, self._name = folder, name
+        self._folder, self._name, self._head = folder, name, head
         self._scheduler = scheduler
         self._on_death = on_death
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
@@ -56,14 +66,14 @@ class Owner:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mtplx-owner-{name}", daemon=True)
 
-    def load(self) -> tuple[ModelFacts, Any, str | None]:
+    def load(self) -> tuple[ModelFacts, Any, Fit]:
         """Start the thread and wait for the model; an interrupt abandons the load.
 
         Returns
         -------
         tuple
-            What other threads may have of it: the facts, the tokenizer, and why its caches cannot
-            take tokens back (None where they can).
+            What other threads may have of it: the facts, the tokenizer, and how it fits this
+            machine (its plain data; the caches are the thread's).
 
         Raises
         ------
@@ -83,11 +93,36 @@ class Owner:
             raise self._load_error
         assert self.loaded is not None
         assert self.runner is not None
-        return self.loaded.facts, self.loaded.tokenizer, self.runner.rollback_reason
+        return self.loaded.facts, self.loaded.tokenizer, self.runner.fit
 
     def post(self, mail: Mail) -> None:
         """Have `mail` run on the thread, between two quanta."""
         self._mail.put(mail)
+
+    def ask(self, question: Callable[[Runner], Answer]) -> Answer:
+        """Have a question answered on the thread, between two quanta, and wait for it.
+
+        Raises
+        ------
+        EngineClosed
+            If the thread ended first. What the question raises is raised here.
+        """
+        self.refuse_waiting()
+        answer: Future[Answer] = Future()
+
+        def mail(runner: Runner) -> None:
+            try:
+                answer.set_result(question(runner))
+            except Exception as error:  # the asker's, whatever it is
+                answer.set_exception(error)
+
+        self.post(mail)
+        while True:
+            try:
+                return answer.result(ALIVE_POLL_S)
+            except FutureTimeout:
+                if not self._thread.is_alive() and not answer.done():
+                    raise EngineClosed("the engine ended before it could answer") from None
 
     def request_stop(self) -> None:
         """Have the thread end the open requests and let the model go."""
@@ -135,7 +170,7 @@ class Owner:
 
     def _make_runner(self) -> Runner:
         try:
-            self.loaded = load(self._folder, self._name)
+            self.loaded = load(self._folder, self._name, self._head)
             policy = make_policy(self._scheduler, self.loaded.facts.device)
             return Runner(self.loaded, policy)
         except MTPLXError:

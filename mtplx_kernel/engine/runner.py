@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mtplx_kernel.decoding.depth import CostCurve
-from mtplx_kernel.decoding.drafting import Drafter, LookupDrafter
-from mtplx_kernel.decoding.fitting import choose_caches, decode_timer, measure_costs
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep, Outcome
 from mtplx_kernel.decoding.text import TextStream
+from mtplx_kernel.engine.fit import fit
 from mtplx_kernel.engine.request import (
     FinishReason,
     Generation,
@@ -25,8 +24,9 @@ from mtplx_kernel.engine.request import (
 )
 from mtplx_kernel.errors import RequestFailed
 from mtplx_kernel.models import blas
+from mtplx_kernel.models.head import HeadFacts
 from mtplx_kernel.models.load import LoadedModel
-from mtplx_kernel.models.threads import available_cpus, pinned_threads
+from mtplx_kernel.models.threads import pinned_threads
 from mtplx_kernel.scheduling.policy import Arrival, Decode, Policy, Prefill, Quantum
 
 
@@ -66,20 +66,18 @@ class Runner:
         self._loaded = loaded
         self._policy = policy
         self._clock = clock
-        caches, self.rollback_reason = choose_caches(loaded.target)
-        blas.calibrate(decode_timer(loaded.target, caches))
-        idle_core = (blas.threads() or 1) < available_cpus()
-        look_ahead = loaded.facts.device == "gpu" or idle_core
-        self.costs: CostCurve | None = None
-        drafter: Drafter | None = None
-        if caches.rollback:
-            self.costs = measure_costs(loaded.target, caches, look_ahead=look_ahead)
-            drafter = LookupDrafter(self.costs)
-        self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=look_ahead)
+        self.fit, caches, self._head_caches = fit(loaded)
+        drafter = self.fit.drafter(loaded, self._head_caches)
+        self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=self.fit.look_ahead)
         self.jobs: dict[str, Job] = {}
         self.weights_bytes = _weights_bytes(loaded)
-        self.caches_bytes = caches.nbytes
+        self.caches_bytes = self._held_bytes()
         self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)
+
+    @property
+    def head(self) -> HeadFacts | None:
+        """The loaded head; None where there is none."""
+        return self._loaded.head.facts if self._loaded.head is not None else None
 
     @property
     def thread_reason(self) -> str | None:
@@ -143,7 +141,7 @@ class Runner:
             for job in jobs:
                 self._end(job, FinishReason.ERROR, f"the forward failed: {cause(error)}", wipe=True)
         else:
-            self.caches_bytes = self.step.caches.nbytes
+            self.caches_bytes = self._held_bytes()
             for outcome in outcomes:
                 self._deliver(self.jobs[outcome.row.request_id], outcome)
         return True
@@ -155,7 +153,22 @@ class Runner:
     @property
     def drafters(self) -> list[str]:
         """Names of what drafts."""
-        return [] if self.step.drafter is None else [self.step.drafter.name]
+        return [] if self.step.drafter is None else self.step.drafter.name.split(", ")
+
+    def inspect(self, ids: Sequence[int], top: int) -> list[tuple[int, float]]:
+        """The likeliest next ids with their log-probabilities, after a forward of its own."""
+        target = self._loaded.target
+        hidden = target.forward(mx.array([list(ids)]), None)
+        logits = target.logits(hidden[0, -1:])[0]
+        logprobs = logits - mx.logsumexp(logits)
+        best = mx.argsort(-logprobs)[:top]
+        mx.eval(best, logprobs)
+        found: list[int] = best.tolist()  # type: ignore[assignment]
+        return [(i, float(logprobs[i])) for i in found]
+
+    def _held_bytes(self) -> int:
+        head = self._head_caches
+        return self.step.caches.nbytes + (head.nbytes if head is not None else 0)
 
     def _forward(self, quantum: Quantum, rows: list[Row]) -> list[Outcome]:
         start = self._clock()
@@ -213,7 +226,7 @@ class Runner:
         window.completion_tokens = len(row.output)
         window.ended = self._clock()
         window.finish_reason = str(reason)
-        self.caches_bytes = self.step.caches.nbytes
+        self.caches_bytes = self._held_bytes()
         handle.finish(
             Generation(
                 request_id=row.request_id,
@@ -231,7 +244,8 @@ class Runner:
 
 def _weights_bytes(loaded: LoadedModel) -> int:
     arrays: Any = tree_flatten(loaded.target.model.parameters(), destination={})
-    return sum(int(array.nbytes) for array in arrays.values())
+    head = loaded.head.facts.nbytes if loaded.head is not None else 0
+    return sum(int(array.nbytes) for array in arrays.values()) + head
 
 
 def _members(quantum: Quantum) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ def describe(
     -------
     dict
         `memory_bytes` is what this engine's weights and caches hold, none once it has ended.
-        What only a runner can tell (drafters, verify_ms, scheduler, and that memory by its parts)
-        is left out without one.
+        What only a runner can tell (drafters, head, verify_ms, scheduler, and that memory by its
+        parts) is left out without one.
     """
     known: dict[str, Any] = {
         "model": {
@@ -49,7 +49,9 @@ def describe(
     return {
         **known,
         "drafters": runner.drafters,
+        "head": _head(runner),
         "verify_ms": _costs(runner),
+        "costs_from": runner.fit.origin,
         "scheduler": runner.snapshot(),
         "memory_bytes": weights + caches,
         "weights_bytes": weights,
@@ -57,11 +59,27 @@ def describe(
     }
 
 
+def _head(runner: Runner) -> dict[str, Any]:
+    """What head drafts, and what its parts cost in milliseconds; empty without one."""
+    head, costs = runner.head, runner.fit.measured
+    if head is None:
+        return {}
+    return {
+        "name": head.family,
+        "source": head.source,
+        "parameters": head.parameters,
+        "bytes": head.nbytes,
+        "draft_vocabulary": head.columns,
+        "ms": {part: round(s * 1000, 2) for part, s in costs.head.items()} if costs else {},
+    }
+
+
 def _costs(runner: Runner) -> dict[str, float]:
     """Milliseconds of a forward by the tokens of its block, as measured at load."""
-    if runner.costs is None:
+    costs = runner.fit.measured
+    if costs is None:
         return {}
-    pairs = zip(runner.costs.tokens, runner.costs.seconds, strict=True)
+    pairs = zip(costs.tokens, costs.seconds, strict=True)
     return {str(tokens): round(seconds * 1000, 2) for tokens, seconds in pairs}
 
 

@@ -11,8 +11,10 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
 
 from mtplx_kernel.errors import ModelUnusable
+from mtplx_kernel.heads.families import classes_without_head
 from mtplx_kernel.models import blas
 from mtplx_kernel.models.elementwise import speed_up
+from mtplx_kernel.models.head import AUTO, LoadedHead, load_head
 from mtplx_kernel.models.target import Target
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
@@ -44,14 +46,15 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model on its owner thread."""
+    """A model on its owner thread, with the head that drafts for it, if there is one."""
 
     facts: ModelFacts
     target: Target
     tokenizer: Any
+    head: LoadedHead | None = None
 
 
-def load(folder: Path, name: str) -> LoadedModel:
+def load(folder: Path, name: str, head: str = AUTO) -> LoadedModel:
     """Load an mlx-lm folder.
 
     Parameters
@@ -60,6 +63,8 @@ def load(folder: Path, name: str) -> LoadedModel:
         Holds config.json, safetensors and the tokenizer.
     name
         What the user calls it.
+    head
+        Which head drafts for it: see `mtplx_kernel.models.head.load_head`.
 
     Raises
     ------
@@ -69,7 +74,7 @@ def load(folder: Path, name: str) -> LoadedModel:
     blas.ensure()
     on_gpu = mx.default_device().type == mx.DeviceType.gpu
     try:
-        model, config = load_model(folder)
+        model, config = load_model(folder, get_model_classes=classes_without_head)
         tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
         precision = _precision(model, config)
         if not on_gpu:
@@ -93,7 +98,8 @@ def load(folder: Path, name: str) -> LoadedModel:
         context_length=_context_length(config),
         end_ids=frozenset(tokenizer.eos_token_ids),
     )
-    return LoadedModel(facts, target, tokenizer)
+    loaded_head = load_head(head, folder, name, config, target, on_gpu=on_gpu)
+    return LoadedModel(facts, target, tokenizer, loaded_head)
 
 
 def dense(model: Any) -> Any:

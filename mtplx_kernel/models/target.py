@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+
+from mtplx_kernel.errors import ModelUnusable
+from mtplx_kernel.heads.base import Shared, Tap
+from mtplx_kernel.heads.taps import Taps
 
 PROBE = [[1, 0]]
 INNER_NAMES = ("model", "backbone", "transformer")
 OUTER_NAMES = ("language_model",)
+EMBEDDING_NAMES = ("embed_tokens", "embeddings", "word_embeddings", "wte", "tok_embeddings")
+NORM_NAMES = ("norm", "norm_f", "final_layernorm", "ln_f")
 
 
 class Target:
@@ -36,6 +43,7 @@ class Target:
         whole = _as_array(model(mx.array(PROBE)))
         self.vocabulary = whole.shape[-1]
         self._split = _find_split(model)
+        self._taps: Taps | None = None
         if self._split is not None and not self._splits_exactly(whole):
             self._split = None
 
@@ -43,6 +51,58 @@ class Target:
     def splits(self) -> bool:
         """Whether hidden states and logits can be had apart."""
         return self._split is not None
+
+    @property
+    def inner(self) -> Any:
+        """The module that holds the layers.
+
+        Raises
+        ------
+        ModelUnusable
+            If the model does not split: its states cannot be read then.
+        """
+        if self._split is None:
+            raise ModelUnusable(
+                "the model's hidden states cannot be told from its logits, as a head needs"
+            )
+        return self._split[1]
+
+    @property
+    def final_norm(self) -> mx.array | None:
+        """Weight of the norm before the output head, shape (hidden,); None where it is unknown."""
+        name = _first(self.inner, NORM_NAMES)
+        norm = getattr(self.inner, name) if name is not None else None
+        return getattr(norm, "weight", None)
+
+    @property
+    def shared(self) -> Shared:
+        """What a head borrows: the embedding and the output head."""
+        inner = self.inner
+        name = _first(inner, EMBEDDING_NAMES)
+        if name is None:
+            raise ModelUnusable(f"no embedding was found; looked for {', '.join(EMBEDDING_NAMES)}")
+        embedding = getattr(inner, name)
+        outer = self._split[0] if self._split is not None else None
+        projection = getattr(outer, "lm_head", None)
+        return Shared(
+            embed=embedding,
+            logits=self.logits,
+            output=projection if isinstance(projection, nn.Module) else embedding,
+        )
+
+    def tap(self, taps: Sequence[Tap]) -> None:
+        """Keep the states at these places in every forward, for `features`."""
+        self._taps = Taps(self.inner, taps)
+
+    def features(self, hidden: mx.array) -> mx.array:
+        """The tapped states of the last forward side by side, given what it returned.
+
+        Returns
+        -------
+        mx.array
+            Shape (rows, width, states).
+        """
+        return hidden if self._taps is None else self._taps.take(hidden)
 
     def forward(self, tokens: mx.array, cache: list[Any] | None) -> mx.array:
         """Run the layers over new tokens.

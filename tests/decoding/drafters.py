@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
+import mlx.core as mx
+
+from mtplx_kernel.decoding.drafting import Drafts
 from mtplx_kernel.decoding.row import Row
 from tests.tiny import END_ID, VOCABULARY
 
@@ -16,21 +20,26 @@ class ForcedDrafter:
     """Knows what each row's true output is and distorts it."""
 
     name = "forced"
+    arrays: ClassVar[list[mx.array]] = []
 
     def __init__(self, truth: dict[str, list[int]], guess: Guess) -> None:
         self._truth = truth
         self._guess = guess
         self.drafted = self.accepted = 0
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> list[list[int]]:
-        return [
+    def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
+        """The truth is known already."""
+
+    def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
+        guesses = [
             self._guess(self._truth[row.request_id][len(row.output) :], depth)[:depth]
             for row, depth in zip(rows, depths, strict=True)
         ]
+        return Drafts.of(guesses)
 
-    def observe(self, row: Row, drafted: int, accepted: int) -> None:
+    def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:
         self.drafted += drafted
-        self.accepted += accepted
+        self.accepted += len(tokens) - 1
 
     def release(self, row: Row) -> None:
         """Nothing is kept."""

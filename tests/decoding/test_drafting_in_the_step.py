@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mtplx_kernel.decoding.depth import CostCurve
-from mtplx_kernel.decoding.drafting import NGRAM_SIZES, LookupDrafter
+from mtplx_kernel.decoding.lookup import NGRAM_SIZES, LookupDrafter
 from mtplx_kernel.decoding.params import MAX_DEPTH
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep
@@ -49,7 +49,7 @@ def test_repeating_text_takes_few_forwards(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_drafter_recovers_from_a_bad_start(
     monkeypatch: pytest.MonkeyPatch, look_ahead: bool
 ) -> None:
-    """Guesses that failed in earlier requests are probed again, also with forwards in flight."""
+    """Guesses that failed in earlier requests are held against the text all the same."""
     toy = ToyStep(monkeypatch, next_in_turn, PERIOD)
     drafter = LookupDrafter(CostCurve((1, 2, 17), (1.0, 1.4, 7.4)))
     for n in NGRAM_SIZES:

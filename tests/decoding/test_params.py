@@ -33,7 +33,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
     "ignore_eos": ("True or False", [1, 0, None, "yes"]),
     "mode": ("mtp, ar", ["fast", "MTP", "", 1, []]),
     "depth": (f"from 0 to {MAX_DEPTH}", [-1, MAX_DEPTH + 1, 2.0, "3", True]),
-    "acceptance": ("coupled", ["rejection", "", None, 3]),
+    "acceptance": ("coupled", ["exact", "", None, 3]),
 }
 REFUSED = [(name, value) for name, (_, values) in BAD.items() for value in values]
 

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from mtplx_kernel.decoding.flight import Verdict, _agreement
 from mtplx_kernel.decoding.row import Row
-from mtplx_kernel.decoding.step import DecodeStep, Outcome, _agreement, _emit
+from mtplx_kernel.decoding.step import DecodeStep, Outcome, _emit
 from tests.decoding.toy import Context, GuessDrafter, ToyStep, finish, toy_row, uneven
 
 VOCABULARY, OUTCOMES, LENGTH = 3, 4, 4
@@ -150,11 +151,12 @@ def verified_by(verifier: Verifier) -> Callable[[World], type[DecodeStep]]:
         class Variant(DecodeStep):
             def cycle(self, rows: Sequence[Row]) -> list[Outcome]:
                 (row,) = rows
-                flight = self._launch(rows, self._propose(rows))
-                (drafts,), (targets,) = flight.drafts, flight.read()
+                flight = self._launch(rows, self._work(rows, self._propose(rows)))
+                (drafts,), targets = flight.known, cast("list[int]", flight.flat.tolist())
+                assert drafts is not None
                 kept = verifier(world, row, drafts, targets)
                 agreed = _agreement(drafts[: len(kept) - 1], kept)
-                self._commit(flight, [agreed])
+                self._commit(flight, [Verdict(drafts, kept[: agreed + 1])])
                 return [_emit(row, len(drafts), kept)]
 
         return Variant

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from mtplx_kernel.caching.span import Span
+from mtplx_kernel.decoding.drafting import Drafts
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.sampling import Draw
@@ -93,6 +95,9 @@ class ToyTarget:
     def logits(self, hidden: mx.array) -> mx.array:
         return hidden
 
+    def features(self, hidden: mx.array) -> mx.array:
+        return hidden
+
 
 class ToyStep:
     """Makes the real step draw from a toy target by a test's own rule."""
@@ -102,7 +107,7 @@ class ToyStep:
     ) -> None:
         self.target = ToyTarget(vocabulary)
         self.choose = choose
-        monkeypatch.setattr("mtplx_kernel.decoding.step.draw", self._draw)
+        monkeypatch.setattr("mtplx_kernel.decoding.flight.draw", self._draw)
 
     def _draw(self, logits: mx.array, draws: Sequence[Draw]) -> mx.array:
         numbers: Any = logits[:, 0].tolist()
@@ -132,16 +137,21 @@ class GuessDrafter:
     """Drafts what a function of the row's ids and the depth says."""
 
     name = "guess"
+    arrays: ClassVar[list[mx.array]] = []
 
     def __init__(self, guess: Callable[[Context, int], list[int]]) -> None:
         self._guess = guess
         self.observed: list[tuple[int, int]] = []
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> list[list[int]]:
-        return [self._guess(tuple(row.ids), k) for row, k in zip(rows, depths, strict=True)]
+    def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
+        """The text says it all."""
 
-    def observe(self, row: Row, drafted: int, accepted: int) -> None:
-        self.observed.append((drafted, accepted))
+    def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
+        guesses = [self._guess(tuple(row.ids), k) for row, k in zip(rows, depths, strict=True)]
+        return Drafts.of(guesses)
+
+    def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:
+        self.observed.append((drafted, len(tokens) - 1))
 
     def release(self, row: Row) -> None:
         """Nothing is kept."""
@@ -183,3 +193,11 @@ def uneven(context: Context, outcomes: int, vocabulary: int) -> list[int]:
     source = random.Random(repr(context))
     weights = [source.choice((1, 1, 2, 5)) for _ in range(vocabulary)]
     return source.choices(range(vocabulary), weights, k=outcomes)
+
+
+def shares(key: object, size: int) -> Any:
+    """Uneven probabilities in float64, some of them 0, that depend on a key."""
+    source = random.Random(repr(key))
+    weights = np.array([source.choice((0, 1, 2, 5, 9)) for _ in range(size)], dtype=np.float64)
+    weights[source.randrange(size)] += 1
+    return weights / weights.sum()

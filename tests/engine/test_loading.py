@@ -17,7 +17,7 @@ from mlx_lm.models.cache import ChunkedKVCache
 import mtplx_kernel as mk
 from mtplx_kernel.engine import engine as engine_module
 from mtplx_kernel.engine import owner as owner_module
-from mtplx_kernel.engine import runner as runner_module
+from mtplx_kernel.engine import fit as fit_module
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.errors import InvalidRequest, ModelNotFound, ModelUnusable, MTPLXError
 from tests.engine.conftest import PROBE, Start
@@ -134,7 +134,7 @@ def test_a_model_that_loads_but_does_not_run(
 
     gc.collect()
     memory, threads = mx.get_active_memory(), owner_threads()
-    monkeypatch.setattr(runner_module, "measure_costs", failing)
+    monkeypatch.setattr(fit_module, "choose_caches", failing)
     with pytest.raises(ModelUnusable) as caught:
         mk.load(str(tiny_folder))
     reason = " ".join(str(error).split())
@@ -153,7 +153,7 @@ def test_an_end_of_the_process_is_no_fault_of_the_model(
     def ending(*_: Any, **__: Any) -> None:
         raise end
 
-    monkeypatch.setattr(runner_module, "choose_caches", ending)
+    monkeypatch.setattr(fit_module, "choose_caches", ending)
     with pytest.raises(end):
         mk.load(str(tiny_folder))
 
@@ -223,10 +223,10 @@ def test_an_interrupted_load_lets_go_of_everything(
     gc.collect()
     memory, threads, gate, load = mx.get_active_memory(), owner_threads(), Gate(), owner_module.load
 
-    def interrupted(folder: Path, name: str) -> Any:
+    def interrupted(*model: Any) -> Any:
         interrupt_main_thread()
         gate(0, "")
-        return load(folder, name)
+        return load(*model)
 
     monkeypatch.setattr(owner_module, "load", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:

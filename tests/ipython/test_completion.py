@@ -48,7 +48,15 @@ def test_an_option_is_offered_once_unless_it_repeats(tab: Tab) -> None:
 
 
 def test_options_of_verbs_are_their_own(tab: Tab) -> None:
-    assert tab("%mtplx load x --") == ["%mtplx load x --mode", "%mtplx load x --queue-limit"]
+    assert tab("%mtplx load x --") == [
+        f"%mtplx load x {flag}" for flag in ("--mode", "--queue-limit", "--head")
+    ]
+    assert tab("%mtplx verify --d") == ["%mtplx verify --depth", "%mtplx verify --draws"]
+    assert tab("%mtplx tune --no-keep --") == [
+        f"%mtplx tune --no-keep {option.flag}"
+        for option in options.TUNE_OPTIONS
+        if option.flag != "--no-keep"
+    ]
     assert tab("%mtplx ask --ma") == ["%mtplx ask --max-tokens", "%mtplx ask --markdown"]
 
 
@@ -57,6 +65,13 @@ def test_values(tab: Tab) -> None:
     assert tab("%%mtplx --mode a") == ["%%mtplx --mode ar"]
     assert tab("%%mtplx --mode=") == ["%%mtplx --mode=mtp", "%%mtplx --mode=ar"]
     assert tab("%mtplx load x --mode m") == ["%mtplx load x --mode mtp"]
+    assert tab("%mtplx load x --head ") == [
+        "%mtplx load x --head auto",
+        "%mtplx load x --head none",
+    ]
+    assert tab("%%mtplx --acceptance ") == [
+        f"%%mtplx --acceptance {rule}" for rule in ("coupled", "rejection", "block")
+    ]
 
 
 def test_models_and_folders(tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +81,11 @@ def test_models_and_folders(tab: Tab, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     assert tab("%mtplx load smol") == ["%mtplx load smollm2-135m"]
     assert tab("%mtplx load sm") == ["%mtplx load smollm2-135m", "%mtplx load smooth/"]
+    (tmp_path / "models" / "head.safetensors").touch()
+    (tmp_path / "models" / "notes.txt").touch()
+    heads = ["./models/head.safetensors", "./models/one/"]
+    assert tab("%mtplx load x --head ./models/") == [f"%mtplx load x --head {h}" for h in heads]
+    assert tab("%mtplx load x --head=./models/o") == ["%mtplx load x --head=./models/one/"]
     assert tab("%mtplx load hub/") == ["%mtplx load hub/smol"]
     assert tab("%mtplx load ./models/") == ["%mtplx load ./models/one/"]
     assert tab(f"%mtplx load {tmp_path}/mo") == [f"%mtplx load {tmp_path}/models/"]

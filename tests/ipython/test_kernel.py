@@ -213,6 +213,30 @@ def test_a_mistake_is_one_line_and_an_error(kernel: Kernel) -> None:
     assert ran.text("stderr").strip().count("\n") == 0
 
 
+def test_checks_show_a_page_and_leave_the_model_free(kernel: Kernel) -> None:
+    ran = kernel.run("%mtplx verify --prompts 1 --max-tokens 4 --draws 2")
+    (result,) = ran.contents("execute_result")
+    assert result["data"]["text/plain"].startswith("verified: 2 of 2 answers equal")
+    assert "<strong>verified: 2 of 2 answers equal" in result["data"]["text/html"]
+    ran = kernel.run("%mtplx tune --prompts 1 --max-tokens 18 --max-depth 1 --no-keep")
+    (result,) = ran.contents("execute_result")
+    assert result["data"].keys() == {"text/plain", "text/html", "image/png"}
+    assert (
+        '<img alt="Bar chart of tokens a second with tiny llama: ar '
+        in (result["data"]["text/html"])
+    )
+    # The progress bar, which nothing is left of at the end.
+    assert ran.text("stderr").rpartition("\r")[2].strip() == ""
+
+
+def test_an_interrupted_check_is_one_line(kernel: Kernel) -> None:
+    ran = kernel.run("%mtplx tune --max-tokens 50000", kernel.interrupt_once())
+    assert ran.contents("error")[0]["traceback"] == [
+        "Interrupted: the depth in force is as before."
+    ]
+    assert "0 running, 0 waiting" in kernel.run("%mtplx status").text("stdout")
+
+
 def test_tab_and_help(kernel: Kernel) -> None:
     request = kernel.client.complete("%mtplx sta", 10)
     assert kernel.reply(request)["matches"] == ["status"]

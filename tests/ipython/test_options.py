@@ -34,9 +34,9 @@ def test_nothing_given_is_nothing_set() -> None:
 def test_every_option_is_read() -> None:
     found = read(
         "--mode ar --max-tokens 5 --temperature 0.5 --top-p 0.9 --top-k 4 --min-p 0.1 --seed 7 "
-        "--depth 3 --stop 'a b' --stop \\n\\n --repetition-penalty 1.1 --presence-penalty -0.5 "
-        "--frequency-penalty=.25 --system 'Be brief.' --vars a,b --vars c --out result "
-        "--markdown --quiet"
+        "--depth 3 --acceptance block --stop 'a b' --stop \\n\\n --repetition-penalty 1.1 "
+        "--presence-penalty -0.5 --frequency-penalty=.25 --system 'Be brief.' --vars a,b --vars c "
+        "--out result --markdown --quiet"
     )
     assert found.sampling == {
         "mode": "ar",
@@ -47,6 +47,7 @@ def test_every_option_is_read() -> None:
         "min_p": 0.1,
         "seed": 7,
         "depth": 3,
+        "acceptance": "block",
         "stop": ["a b", "\n\n"],
         "repetition_penalty": 1.1,
         "presence_penalty": -0.5,
@@ -70,6 +71,10 @@ def test_every_sampling_option_is_a_sampling_parameter() -> None:
         ("--temperature nan", "--temperature must be a number from 0 to 100, not nan"),
         ("--max-tokens 0", "--max-tokens must be a whole number at least 1, not 0"),
         ("--mode fast", "--mode must be one of mtp, ar, not 'fast'"),
+        (
+            "--acceptance all",
+            "--acceptance must be one of coupled, rejection, block, not 'all'",
+        ),
         ("--seed", "--seed needs a value: --seed N"),
         ("--seed --raw", "--seed needs a value: --seed N"),
         ("--raw=yes", "--raw takes no value"),
@@ -169,6 +174,11 @@ def test_verbs_read_their_own_options() -> None:
     assert options.read_words("load", ["m", "--mode", "ar"]) == ({"mode": "ar"}, ["m"])
     assert options.read_words("load", ["--queue-limit", "9", "m"]) == ({"queue_limit": 9}, ["m"])
     assert options.read_words("load", ["--", "--m"]) == ({}, ["--m"])
+    assert options.read_words("load", ["m", "--head", "none"]) == ({"head": "none"}, ["m"])
+    assert options.read_words("verify", ["--prompts", "2", "--temperature", "0"]) == (
+        {"prompts": 2, "temperature": 0.0},
+        [],
+    )
     with pytest.raises(InvalidRequest, match="unknown option '--raw'; allowed: --mode, --queue"):
         options.read_words("load", ["m", "--raw"])
     with pytest.raises(InvalidRequest, match="'--x'; none is allowed here"):
@@ -179,12 +189,31 @@ def test_verbs_read_their_own_options() -> None:
         options.read_words("load", ["m", "--mode", "x"])
 
 
+def test_tune_keeps_unless_it_is_told_not_to() -> None:
+    assert options.tune_wishes({}) == {"keep": True, "forget": False}
+    assert options.tune_wishes({"keep": True}) == {"keep": True, "forget": False}
+    assert options.tune_wishes({"no_keep": True, "max_depth": 2}) == {
+        "keep": False,
+        "forget": False,
+        "max_depth": 2,
+    }
+    assert options.tune_wishes({"forget": True}) == {"keep": True, "forget": True}
+    with pytest.raises(InvalidRequest, match="--keep and --no-keep exclude each other"):
+        options.tune_wishes({"keep": True, "no_keep": True})
+    for other in ({"prompts": 2}, {"keep": True}, {"no_keep": True}):
+        with pytest.raises(InvalidRequest, match="--forget stands alone: it measures nothing"):
+            options.tune_wishes({"forget": True, **other})
+
+
 def test_help_names_every_verb_and_option_in_a_narrow_page() -> None:
     page = options.help_text()
     assert max(len(line) for line in page.splitlines()) <= 78
     for verb in options.VERBS.values():
         assert f"  %mtplx {verb.usage}" in page
-    for option in (*options.REQUEST_OPTIONS, *options.LOAD_OPTIONS):
+    for option in (
+        *options.REQUEST_OPTIONS,
+        *(o for v in options.VERBS.values() for o in v.options),
+    ):
         assert re.search(rf"^  {option.flag} ", page, re.MULTILINE), option.flag
 
 
@@ -192,5 +221,11 @@ def test_the_page_of_the_magics_names_them_too() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "magics.md").read_text()
     for verb in options.VERBS.values():
         assert f"`%mtplx {verb.usage}`".replace("|", "\\|") in page
-    for option in options.REQUEST_OPTIONS:
-        assert f"`{option.flag} {option.metavar}".strip() + "`" in page
+    for option in (*options.REQUEST_OPTIONS, *options.LOAD_OPTIONS):
+        assert f"`{option.flag} {option.metavar}".strip() + "`" in page, option.flag
+
+
+def test_the_page_of_the_checks_names_their_options() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "checks.md").read_text()
+    for option in (*options.VERIFY_OPTIONS, *options.TUNE_OPTIONS):
+        assert f"`{option.flag} {option.metavar}".strip() + "`" in page, option.flag

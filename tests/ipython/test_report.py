@@ -96,6 +96,34 @@ def test_a_running_engine_has_all_rows() -> None:
     ]
 
 
+def test_head_depth_and_where_costs_come_from() -> None:
+    status = {
+        "head": {
+            "name": "distilled",
+            "source": "/a/head.safetensors",
+            "parameters": 5_500_000,
+            "bytes": 11_000_000,
+            "draft_vocabulary": 8192,
+            "ms": {"first": 6.25, "step": 4.0},
+        },
+        "depth": {"default": 3, "reason": "as %mtplx tune found best"},
+        "verify_ms": {"1": 54.4, "2": 64.25},
+        "costs_from": "measured here on 2026-11-30",
+    }
+    assert report.status_text(status, [], chat_turns=0).splitlines()[1:-1] == [
+        "Head:         distilled (5.5M parameters, 11 MB, drafts 8192 ids, first 6.25",
+        "              ms, step 4 ms) from /a/head.safetensors",
+        "Depth:        3 drafts a cycle: as %mtplx tune found best",
+        "Verify cost:  54.4 ms for 1, 64.2 ms for 2 tokens; measured here on 2026-11-30",
+    ]
+    assert report.running_on({"depth": {"default": None, "reason": None}}) == (
+        "Depth:        adaptive"
+    )
+    assert report.running_on({"depth": {"default": 1, "reason": None}, "head": {}}) == (
+        "Depth:        1 draft a cycle"
+    )
+
+
 def test_the_last_request_in_a_line() -> None:
     window = DecodeWindow("req-1", submitted=1.0, first_token=1.5, first_block=1, ended=3.5)
     window.finish_reason, window.prompt_tokens, window.completion_tokens = "stop", 9, 41

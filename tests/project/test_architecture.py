@@ -25,7 +25,7 @@ ROOMS = {
     "errors": set[str](),
     "caching": {"errors"},
     "heads": {"caching", "errors"},
-    "models": {"caching", "errors"},
+    "models": {"caching", "errors", "heads"},
     "decoding": {"caching", "errors", "heads", "models"},
     "scheduling": {"errors"},
     "engine": CORE,

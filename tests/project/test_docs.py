@@ -17,6 +17,9 @@ import yaml
 from demo import PLACES
 from nbclient import NotebookClient
 
+from mtplx_kernel.cli import COMMANDS
+from mtplx_kernel.grammar import read_options
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -121,7 +124,21 @@ def check_python(words: list[str]) -> None:
     assert not [option for option in known if option.split("=")[0] not in done.stdout]
 
 
-CHECKS = {"make": check_make, "pip": check_pip, "conda": check_conda, "python": check_python}
+def check_command_line(words: list[str]) -> None:
+    # Only read: the commands fetch models and take minutes.
+    command, *rest = words
+    given, plain = read_options(COMMANDS[command].verb.options, rest)
+    assert len(plain) == COMMANDS[command].words
+    assert all(value not in ("", None) for value in given.values())
+
+
+CHECKS = {
+    "make": check_make,
+    "pip": check_pip,
+    "conda": check_conda,
+    "python": check_python,
+    "mtplx-kernel": check_command_line,
+}
 
 
 @pytest.mark.parametrize(("page", "words"), commands(), ids=lambda v: str(v))

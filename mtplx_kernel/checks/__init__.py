@@ -1,0 +1,1 @@
+"""Checks that a user runs on the loaded model: are the drafts exact here, and which depth pays."""

@@ -1,0 +1,95 @@
+"""Draft tokens from a head's logits: greedy, or drawn as the row's acceptance rule needs it.
+
+Under the coupled rule a draft is drawn with the very noise that the target's token at its position
+will be drawn with, so the two agree as often as their distributions let them. Under the others its
+noise must be independent of the test that accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mtplx_kernel.decoding.acceptance import draft_noise
+from mtplx_kernel.decoding.params import Acceptance
+from mtplx_kernel.decoding.row import Row
+from mtplx_kernel.decoding.sampling import Draw, finite, noise, penalised, shaped
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One draft of each row.
+
+    Attributes
+    ----------
+    tokens
+        int32, shape (rows,); -1 where the logits are not finite.
+    logprobs
+        For each row the normalised log-probabilities it was drawn from, shape (columns,), where the
+        acceptance rule asks for them.
+    """
+
+    tokens: mx.array
+    logprobs: list[mx.array | None]
+
+
+def draw_drafts(
+    logits: mx.array, columns: mx.array | None, vocabulary: int, rows: Sequence[Row], depth: int
+) -> Drawn:
+    """Draw the draft at `depth` (0 is the first) of each row.
+
+    Parameters
+    ----------
+    logits
+        float32, shape (rows, columns).
+    columns
+        Ids of the columns; None where column n is id n.
+    vocabulary
+        How many ids there are.
+    """
+    if all(row.params.greedy and not row.params.penalised for row in rows):
+        chosen = mx.argmax(logits, axis=-1)
+        logprobs: list[mx.array | None] = [None] * len(rows)
+    else:
+        drawn = [
+            _draw_row(logits[r : r + 1], columns, vocabulary, row, depth)
+            for r, row in enumerate(rows)
+        ]
+        chosen = mx.concatenate([token for token, _ in drawn])
+        logprobs = [q for _, q in drawn]
+    tokens = chosen if columns is None else columns[chosen]
+    return Drawn(mx.where(finite(logits), tokens.astype(mx.int32), mx.array(-1)), logprobs)
+
+
+def _draw_row(
+    logits: mx.array, columns: mx.array | None, vocabulary: int, row: Row, depth: int
+) -> tuple[mx.array, mx.array | None]:
+    """A row's draft as a column, shape (1,), and what it was drawn from."""
+    params, position = row.params, len(row.ids) + depth
+    if params.penalised:
+        # The drafts before this one are not known here: leaving them out costs acceptance only.
+        whole = _widened(logits, columns, vocabulary)
+        whole = penalised(whole, Draw(params, row.seed, position, row.ids, 1))
+        logits = whole if columns is None else whole[:, columns]
+    if params.greedy:
+        return mx.argmax(logits, axis=-1), None
+    scores = shaped(logits, params)
+    coupled = params.acceptance is Acceptance.COUPLED
+    if coupled:
+        gumbel = noise(row.seed, position, vocabulary)
+        return mx.argmax(scores + (gumbel if columns is None else gumbel[columns]), axis=-1), None
+    gumbel = draft_noise(row.seed, len(row.ids), depth, logits.shape[-1])
+    return mx.argmax(scores + gumbel, axis=-1), (
+        scores - mx.logsumexp(scores, axis=-1, keepdims=True)
+    )[0]
+
+
+def _widened(logits: mx.array, columns: mx.array | None, vocabulary: int) -> mx.array:
+    """Draft logits as logits of all ids, minus infinity where there is no column."""
+    if columns is None:
+        return logits
+    whole = mx.full((logits.shape[0], vocabulary), -mx.inf)
+    whole[:, columns] = logits
+    return whole

@@ -1,0 +1,240 @@
+"""One verify forward: what goes into it, and what is read from it at the cycle's one sync."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mtplx_kernel.decoding.acceptance import verify
+from mtplx_kernel.decoding.drafting import Computed, Drafts
+from mtplx_kernel.decoding.params import Acceptance
+from mtplx_kernel.decoding.row import Row
+from mtplx_kernel.decoding.sampling import Draw, draw, penalised, shaped
+
+FAILED = -1
+"""In place of a token whose logits are not finite."""
+
+
+class Block:
+    """Each row's pending tokens and drafts, as the target's next forward takes them.
+
+    Parameters
+    ----------
+    rows
+        The rows of the cycle.
+    drafts
+        How many drafts each has, and those that are known.
+    computed
+        The others.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], drafts: Drafts, computed: Computed | None = None
+    ) -> None:
+        self.rows = list(rows)
+        self.counts = drafts.counts
+        self.by_forward = [ids is None for ids in drafts.known]
+        self.known = _known(rows, drafts, computed)
+        self.computed = computed
+        self.starts = [row.committed for row in rows]
+        self._pending = [row.pending for row in rows]
+        self.lengths = [len(p) + k for p, k in zip(self._pending, self.counts, strict=True)]
+
+    def tokens(self, width: int) -> mx.array:
+        """Ids, shape (rows, width), right-padded."""
+        padded, places = [], []
+        for pending, count, ids in zip(self._pending, self.counts, self.known, strict=True):
+            # -1 marks a draft that failed; it is fed as some token and never accepted.
+            block = pending + [max(i, 0) for i in ids or []]
+            padded.append(block + [0] * (width - len(block)))
+            first = len(pending)
+            here = range(first, first + count) if ids is None else range(0)
+            places.append([i - first if i in here else -1 for i in range(width)])
+        if self.computed is None:
+            return mx.array(padded)
+        place = mx.array(places)
+        drafted = mx.maximum(self.computed.tokens, 0)
+        drafted = mx.take_along_axis(drafted, mx.maximum(place, 0), axis=1)
+        return mx.where(place >= 0, drafted, mx.array(padded, dtype=mx.int32))
+
+    def verified(self, width: int) -> list[int]:
+        """Which of rows * width positions tell what follows the last pending token or a draft."""
+        return [
+            r * width + i
+            for r, (length, count) in enumerate(zip(self.lengths, self.counts, strict=True))
+            for i in range(length - count - 1, length)
+        ]
+
+    def drafts_of(self, r: int) -> mx.array:
+        """Row r's drafts, int32 of shape (count,)."""
+        ids = self.known[r]
+        if ids is not None:
+            return mx.array(ids, dtype=mx.int32)
+        assert self.computed is not None
+        return self.computed.tokens[r, : self.counts[r]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verify says of one row.
+
+    Attributes
+    ----------
+    drafts
+        What was drafted.
+    tokens
+        The accepted drafts and the token after them; -1 where its logits are not finite.
+    """
+
+    drafts: list[int]
+    tokens: list[int]
+
+    @property
+    def accepted(self) -> int:
+        """How many drafts were accepted."""
+        return len(self.tokens) - 1
+
+
+@dataclass(slots=True)
+class Flight:
+    """A verify forward that was launched and not yet read.
+
+    Attributes
+    ----------
+    starts
+        Where each row's caches stood.
+    counts
+        Drafts of each row.
+    judged
+        Which rows' drafts were judged on the device: those have two numbers in `flat`, how many
+        were accepted and the token after them; the others the target's own token after their last
+        pending token and after each draft.
+    known
+        Drafts that the host knows.
+    flat
+        int32: the numbers of one row after the other, then the drafts that it does not know.
+    committed
+        Whether the caches already took it as right.
+    """
+
+    rows: list[Row]
+    starts: list[int]
+    counts: list[int]
+    judged: list[bool]
+    known: list[list[int] | None]
+    flat: mx.array
+    committed: bool = False
+
+    @classmethod
+    def over(cls, block: Block, logits: mx.array) -> Flight:
+        """Judge a block, given the logits of its verified positions, shape (positions, ids)."""
+        rows, counts = block.rows, block.counts
+        judged = [
+            count > 0 and not row.params.greedy and row.params.acceptance is not Acceptance.COUPLED
+            for row, count in zip(rows, counts, strict=True)
+        ]
+        parts = _targets(block, logits, judged)
+        parts += [block.drafts_of(r) for r, ids in enumerate(block.known) if ids is None]
+        flat = parts[0] if len(parts) == 1 else mx.concatenate(parts)
+        return cls(rows, block.starts, counts, judged, block.known, flat)
+
+    @classmethod
+    def ahead(cls, rows: list[Row], logits: mx.array) -> Flight:
+        """The flight after one that is not read yet: one token a row, from logits (rows, ids)."""
+        draws = [Draw(row.params, row.seed, len(row.ids) + 1, (), 1) for row in rows]
+        n = len(rows)
+        starts = [len(row.ids) for row in rows]
+        return cls(rows, starts, [0] * n, [False] * n, [[] for _ in rows], draw(logits, draws))
+
+    @property
+    def drafted(self) -> bool:
+        """Whether there are drafts in it."""
+        return any(self.counts)
+
+    def fits(self, rows: Sequence[Row]) -> bool:
+        """Whether this is the next cycle of just these rows."""
+        return (
+            len(rows) == len(self.rows)
+            and all(a is b for a, b in zip(rows, self.rows, strict=True))
+            and [row.committed for row in rows] == self.starts
+        )
+
+    def read(self) -> list[Verdict]:
+        """What was found: the one host synchronisation of a cycle."""
+        numbers: list[int] = self.flat.tolist()  # type: ignore[assignment]
+        found, start = [], 0
+        for count, judged in zip(self.counts, self.judged, strict=True):
+            end = start + (2 if judged else count + 1)
+            found.append(numbers[start:end])
+            start = end
+        verdicts = []
+        for count, judged, ids, own in zip(
+            self.counts, self.judged, self.known, found, strict=True
+        ):
+            if ids is None:
+                ids, start = numbers[start : start + count], start + count
+            accepted = own[0] if judged else _agreement(ids, own)
+            kept = [max(i, 0) for i in ids[:accepted]]
+            tokens = [*kept, own[1]] if judged else own[: accepted + 1]
+            verdicts.append(Verdict(ids, tokens))
+        return verdicts
+
+
+def _known(
+    rows: Sequence[Row], drafts: Drafts, computed: Computed | None
+) -> list[list[int] | None]:
+    """The drafts that the host knows: those of penalised rows it must, as they count at once."""
+    wanted = [ids is None and r.params.penalised for r, ids in zip(rows, drafts.known, strict=True)]
+    if computed is None or not any(wanted):
+        return drafts.known
+    numbers: list[list[int]] = computed.tokens.tolist()  # type: ignore[assignment]
+    return [
+        found[:count] if want else ids
+        for found, count, want, ids in zip(
+            numbers, drafts.counts, wanted, drafts.known, strict=True
+        )
+    ]
+
+
+def _targets(block: Block, logits: mx.array, judged: Sequence[bool]) -> list[mx.array]:
+    """The numbers of `Flight.flat` that the logits give, in row order."""
+    draws = [
+        Draw(
+            row.params, row.seed, len(row.ids), row.ids + [max(i, 0) for i in ids or []], count + 1
+        )
+        for row, ids, count in zip(block.rows, block.known, block.counts, strict=True)
+    ]
+    if not any(judged):
+        return [draw(logits, draws)]
+    parts, start = [], 0
+    for r, d in enumerate(draws):
+        own, start = logits[start : start + d.count], start + d.count
+        parts.append(mx.stack(list(_judged(block, r, own, d))) if judged[r] else draw(own, [d]))
+    return parts
+
+
+def _judged(block: Block, r: int, logits: mx.array, d: Draw) -> tuple[mx.array, mx.array]:
+    """Judge row r's drafts by its acceptance rule: how many are accepted, and the token after."""
+    computed, drafts = block.computed, block.drafts_of(r)
+    logprobs = computed.logprobs[r] if computed is not None and block.by_forward[r] else None
+    if d.params.penalised:
+        logits = penalised(logits, d)
+    return verify(
+        str(d.params.acceptance),
+        shaped(logits, d.params),
+        mx.maximum(drafts, 0),
+        logprobs,
+        computed.columns if computed is not None and logprobs is not None else None,
+        d.seed,
+        d.position,
+    )
+
+
+def _agreement(drafts: Sequence[int], targets: Sequence[int]) -> int:
+    """Length of the longest prefix of the drafts that the target would have produced."""
+    for i, draft in enumerate(drafts):
+        if draft != targets[i]:
+            return i
+    return len(drafts)

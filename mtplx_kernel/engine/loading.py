@@ -1,0 +1,51 @@
+"""From a name to a running engine."""
+
+from __future__ import annotations
+
+import os
+
+from mtplx_kernel.engine.engine import QUEUE_LIMIT, Engine
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    head: str | os.PathLike[str] = "auto",
+    mode: str | None = None,
+    scheduler: str = "serial",
+    queue_limit: int = QUEUE_LIMIT,
+    progress: bool = True,
+) -> Engine:
+    """Load a model and start its engine.
+
+    Parameters
+    ----------
+    name
+        A catalog name (`%mtplx models` lists them), a local mlx-lm folder, or a hub id.
+    head
+        The MTP head that drafts for it. "auto": the checkpoint's own, else a distilled one in its
+        folder, else the one that ships with this package for this name. "none": the request's own
+        text is all that drafts. Otherwise the path of a distilled head, or of a folder with one.
+    mode
+        The default generation mode; None takes "mtp" where the model can.
+    scheduler
+        The scheduler mode.
+    queue_limit
+        How many requests may wait.
+    progress
+        Show a progress bar while something is downloaded.
+
+    Raises
+    ------
+    ModelNotFound, ModelUnusable, InvalidRequest
+        If there is no such model, it is damaged or unknown to mlx-lm, its head is not to be used,
+        or an option is wrong.
+    """
+    return Engine(
+        name,
+        head=head,
+        mode=mode,
+        scheduler=scheduler,
+        queue_limit=queue_limit,
+        progress=progress,
+    )

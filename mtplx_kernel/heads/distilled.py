@@ -1,0 +1,322 @@
+"""A head that was trained from its target's own text, for models that come without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.cache import KVCache
+
+from mtplx_kernel.errors import ModelUnusable
+from mtplx_kernel.heads.base import Head, Shared, Tap
+
+FORMAT = "mtplx_kernel-head"
+VERSION = "1"
+MOST_NORM_ERROR = 0.05
+"""A base of another precision differs by less in its final norm; another model by far more."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """Shapes of a distilled head and of the target that it belongs to.
+
+    Attributes
+    ----------
+    hidden, vocabulary, layers
+        Of the target.
+    taps
+        Layers whose outputs are read, then "final".
+    heads, kv_heads, head_dim, rope_base, intermediate, eps
+        Of the head's one block.
+    """
+
+    hidden: int
+    vocabulary: int
+    layers: int
+    taps: tuple[Tap, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    rope_base: float = 10000.0
+    eps: float = 1e-5
+
+    def to_json(self) -> str:
+        """As the file's metadata holds it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> HeadConfig:
+        """Read back what `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "taps": tuple(fields["taps"])})
+
+
+class Attention(nn.Module):
+    """Grouped-query attention without biases."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
+        self.scale = config.head_dim**-0.5
+        self.q_proj = nn.Linear(config.hidden, config.heads * config.head_dim, bias=False)
+        self.k_proj = nn.Linear(config.hidden, config.kv_heads * config.head_dim, bias=False)
+        self.v_proj = nn.Linear(config.hidden, config.kv_heads * config.head_dim, bias=False)
+        self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden, bias=False)
+        self.rope = nn.RoPE(config.head_dim, traditional=False, base=config.rope_base)
+
+    def project(self, x: mx.array, offset: int | mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        """Rotated queries and keys, and values, shape (rows, heads, width, head_dim) each."""
+        rows, width, _ = x.shape
+
+        def split(y: mx.array, heads: int) -> mx.array:
+            return y.reshape(rows, width, heads, self._dim).transpose(0, 2, 1, 3)
+
+        queries = self.rope(split(self.q_proj(x), self._heads), offset=offset)
+        keys = self.rope(split(self.k_proj(x), self._kv_heads), offset=offset)
+        return queries, keys, split(self.v_proj(x), self._kv_heads)
+
+    def merge(self, mixed: mx.array) -> mx.array:
+        """From the heads' outputs, shape (rows, heads, width, head_dim), to the hidden size."""
+        rows, _, width, _ = mixed.shape
+        return self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(rows, width, -1))
+
+    def __call__(self, x: mx.array, mask: Any, cache: Any) -> mx.array:
+        """Attend all that the cache holds of each row, x's own tokens included."""
+        queries, keys, values = self.project(x, cache.offset)
+        keys, values = cache.update_and_fetch(keys, values)
+        mixed = mx.fast.scaled_dot_product_attention(
+            queries, keys, values, scale=self.scale, mask=mask
+        )
+        return self.merge(mixed)
+
+
+class MLP(nn.Module):
+    """A gated feed-forward layer."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden, config.intermediate, bias=False)
+        self.up_proj = nn.Linear(config.hidden, config.intermediate, bias=False)
+        self.down_proj = nn.Linear(config.intermediate, config.hidden, bias=False)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Shape (..., hidden) to the same."""
+        return self.down_proj(nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DistilledHead(Head):
+    """One decoder block over a pair's states and token, with the target's output head.
+
+    The first pass fuses the target's states at several depths; deeper passes take the head's own
+    state, after its final norm, in the place of that fusion.
+
+    Parameters
+    ----------
+    config
+        Its shapes.
+    shared
+        The target's embedding and output head.
+    vocabulary
+        The drafted ids, int32 of shape (columns,), the most frequent first.
+    """
+
+    family = "distilled"
+
+    def __init__(self, config: HeadConfig, shared: Shared, vocabulary: mx.array) -> None:
+        super().__init__()
+        self._config, self._shared = config, shared
+        self._vocabulary = vocabulary
+        self._output = output_rows(shared.output, vocabulary)
+        self.taps = config.taps
+        hidden, eps = config.hidden, config.eps
+        self.tap_norms = [nn.RMSNorm(hidden, eps) for _ in config.taps]
+        self.fuse = nn.Linear(len(config.taps) * hidden, hidden, bias=False)
+        self.hnorm = nn.RMSNorm(hidden, eps)
+        self.enorm = nn.RMSNorm(hidden, eps)
+        self.fc = nn.Linear(2 * hidden, hidden, bias=False)
+        self.input_layernorm = nn.RMSNorm(hidden, eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(hidden, eps)
+        self.mlp = MLP(config)
+        self.norm = nn.RMSNorm(hidden, eps)
+
+    @property
+    def config(self) -> HeadConfig:
+        """Its shapes."""
+        return self._config
+
+    @property
+    def vocabulary(self) -> mx.array:  # type: ignore[override]
+        """The drafted ids, int32 of shape (columns,)."""
+        return self._vocabulary
+
+    def make_cache(self) -> list[Any]:
+        return [KVCache()]
+
+    def feed(self, features: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
+        return self.recur(self.fused(features), tokens, cache)
+
+    def recur(self, hidden: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
+        x = self.joined(hidden, self._shared.embed(tokens))
+        mask = create_attention_mask(x, cache[0])
+        x = x + self.self_attn(self.input_layernorm(x), mask, cache[0])
+        return self.finished(x)
+
+    def logits(self, hidden: mx.array, columns: int | None = None) -> mx.array:
+        """As `Head.logits`; of the first columns only, if so many are wanted."""
+        return draft_logits(self._output, hidden, columns).astype(mx.float32)
+
+    def fused(self, features: mx.array) -> mx.array:
+        """What the first pass takes for the hidden state: (..., taps * hidden) to (..., hidden)."""
+        states = mx.split(features, len(self.tap_norms), axis=-1)
+        normed = [norm(state) for norm, state in zip(self.tap_norms, states, strict=True)]
+        return self.fuse(mx.concatenate(normed, axis=-1))
+
+    def joined(self, hidden: mx.array, embedded: mx.array) -> mx.array:
+        """The block's input, from hidden states and embeddings of the tokens after them."""
+        return self.fc(mx.concatenate([self.hnorm(hidden), self.enorm(embedded)], axis=-1))
+
+    def finished(self, x: mx.array) -> mx.array:
+        """The head's states, from the residual stream after attention."""
+        return self.norm(x + self.mlp(self.post_attention_layernorm(x)))
+
+
+def output_rows(output: nn.Module, ids: mx.array) -> dict[str, Any]:
+    """The rows of a target's output projection that draft: its arrays, and how they are packed."""
+    rows: dict[str, Any] = {
+        name: output[name][ids] for name in ("weight", "scales", "biases", "bias") if name in output
+    }
+    if "scales" in rows:
+        rows["packing"] = {
+            "group_size": output.group_size,
+            "bits": output.bits,
+            "mode": getattr(output, "mode", "affine"),
+        }
+    mx.eval([a for a in rows.values() if isinstance(a, mx.array)])
+    return rows
+
+
+def draft_logits(rows: Mapping[str, Any], hidden: mx.array, columns: int | None = None) -> mx.array:
+    """Product with `output_rows`: (..., hidden) to (..., columns), in the product's own type."""
+    if columns is not None:
+        rows = {k: a[:columns] if isinstance(a, mx.array) else a for k, a in rows.items()}
+    if "scales" in rows:
+        logits = mx.quantized_matmul(
+            hidden,
+            rows["weight"],
+            rows["scales"],
+            rows.get("biases"),
+            transpose=True,
+            **rows["packing"],
+        )
+    else:
+        logits = hidden @ rows["weight"].T
+    return logits + rows["bias"] if "bias" in rows else logits
+
+
+def save_distilled(path: Path, head: DistilledHead, base_norm: mx.array) -> None:
+    """Write a head in bfloat16, with what `load_distilled` recognises its target by."""
+    parameters: Any = tree_flatten(head.parameters(), destination={})
+    tensors = {name: array.astype(mx.bfloat16) for name, array in parameters.items()}
+    tensors["vocabulary"] = head.vocabulary.astype(mx.int32)
+    tensors["base.norm"] = base_norm.astype(mx.float32)
+    metadata = {"format": FORMAT, "version": VERSION, "config": head.config.to_json()}
+    mx.save_safetensors(str(path), tensors, metadata)
+
+
+def load_distilled(
+    path: Path,
+    *,
+    shared: Shared,
+    base_norm: mx.array,
+    hidden: int,
+    vocabulary: int,
+    layers: int,
+    columns: int | None = None,
+    dtype: mx.Dtype = mx.float32,
+) -> DistilledHead:
+    """Load a head for a target.
+
+    Parameters
+    ----------
+    path
+        What `save_distilled` wrote.
+    shared
+        The target's embedding and output head.
+    base_norm
+        The target's final norm weight, shape (hidden,).
+    hidden, vocabulary, layers
+        The target's sizes.
+    columns
+        Draft only the so many most frequent ids; None for all that the file lists.
+    dtype
+        Type of the parameters.
+
+    Raises
+    ------
+    ModelUnusable
+        If it is no such file, is damaged, or belongs to another model.
+    """
+    tensors, config = _read(path)
+    ids = tensors.pop("vocabulary", None)
+    norm = tensors.pop("base.norm", None)
+    found = (config.hidden, config.vocabulary, config.layers)
+    if found != (hidden, vocabulary, layers):
+        raise ModelUnusable(
+            f"{path.name} is a head for a model of hidden size, vocabulary and layers {found}, "
+            f"and this one has {(hidden, vocabulary, layers)}; distil one for this model"
+        )
+    if norm is None or norm.shape != base_norm.shape or _error(norm, base_norm) > MOST_NORM_ERROR:
+        raise ModelUnusable(
+            f"{path.name} is a head for another model: the final norms differ; distil one for this"
+        )
+    if ids is None or ids.ndim != 1 or ids.size == 0 or int(ids.max()) >= vocabulary:
+        raise ModelUnusable(f"{path.name} is damaged: its draft vocabulary is missing or not valid")
+    if columns is not None and not 0 < columns <= ids.size:
+        raise ModelUnusable(
+            f"{path.name} drafts {ids.size} ids, not {columns}; ask for 1 to {ids.size}"
+        )
+    try:
+        head = DistilledHead(config, shared, ids.astype(mx.int32)[:columns])
+        head.load_weights([(name, a.astype(dtype)) for name, a in tensors.items()])
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise ModelUnusable(
+            f"{path.name} is damaged: {' '.join(str(error).split())[:200]}; distil or copy it anew"
+        ) from error
+    mx.eval(head.parameters())
+    return head
+
+
+def _read(path: Path) -> tuple[dict[str, mx.array], HeadConfig]:
+    try:
+        tensors, metadata = mx.load(str(path), format="safetensors", return_metadata=True)
+        mx.eval(tensors)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ModelUnusable(
+            f"{path} cannot be read: {' '.join(str(error).split())[:200]}; it must be a "
+            "head.safetensors that distillation wrote"
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise ModelUnusable(f"{path.name} is not a distilled head; name a head.safetensors of one")
+    if metadata.get("version") != VERSION:
+        raise ModelUnusable(
+            f"{path.name} has format version {metadata.get('version')}, and only {VERSION} is "
+            "known; update mtplx-kernel or distil the head anew"
+        )
+    try:
+        return tensors, HeadConfig.from_json(metadata["config"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelUnusable(f"{path.name} is damaged: its config cannot be read") from error
+
+
+def _error(a: mx.array, b: mx.array) -> float:
+    a, b = a.astype(mx.float32), b.astype(mx.float32)
+    return float(mx.linalg.norm(a - b) / (mx.linalg.norm(b) + 1e-12))

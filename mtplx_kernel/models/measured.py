@@ -1,0 +1,261 @@
+"""What was measured on this machine for one model, kept between loads as small cached files.
+
+Only plain data is kept, and a file is good for one key: the machine, the versions, the model and
+its head. A cache that cannot be read or written costs a new measurement, never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from mtplx_kernel.models.catalog import cache_dir
+from mtplx_kernel.models.manifest import MANIFEST, sha256
+from mtplx_kernel.models.threads import available_cpus, pinned_threads
+
+FOLDER = "measured"
+FORMAT = 1
+LONGEST_AGE_S = 30 * 24 * 3600.0
+VERSIONED = ("mlx", "mlx-lm", "mtplx-kernel")
+_THREADS = re.compile(r", \d+ threads?$")
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What ``%mtplx tune`` found best: drafts a cycle, None where choosing by itself was."""
+
+    depth: int | None
+    when: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Costs of one model on one machine.
+
+    Attributes
+    ----------
+    tokens, seconds
+        The cost curve: seconds of a forward by the number of tokens in its block.
+    head
+        Seconds of the head's parts, by name; empty without a head.
+    threads
+        BLAS threads that were found fastest; None where they cannot be set.
+    when
+        Unix time of the measurement.
+    tuned
+        The depth that was tuned for; None before any tuning.
+    """
+
+    tokens: tuple[int, ...]
+    seconds: tuple[float, ...]
+    head: Mapping[str, float] = field(default_factory=dict)
+    threads: int | None = None
+    when: float = field(default_factory=time.time)
+    tuned: Tuned | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (*self.seconds, *self.head.values())
+        if len(self.tokens) != len(self.seconds) or not self.tokens:
+            raise ValueError("a cost curve has as many seconds as block lengths, at least one")
+        if list(self.tokens) != sorted(set(self.tokens)) or self.tokens[0] != 1:
+            raise ValueError(f"block lengths ascend from 1, unlike {self.tokens}")
+        if not all(math.isfinite(n) and n > 0 for n in numbers):
+            raise ValueError(f"measured seconds are finite and above 0, unlike {numbers}")
+
+    @property
+    def date(self) -> str:
+        """The day of the measurement, here, as YYYY-MM-DD."""
+        return time.strftime("%Y-%m-%d", time.localtime(self.when))
+
+
+def key(*, folder: Path, precision: str, device: str, blas: str, head: str = "none") -> str:
+    """Names what a measurement is good for; equal machines and models have equal keys.
+
+    Parameters
+    ----------
+    folder
+        The model's; its files count, not its place.
+    precision
+        Type of the weights in memory.
+    device
+        "cpu", or "gpu": then MLX is asked which.
+    blas
+        Description of the BLAS. The threads at its end do not count: they are what is measured.
+    head
+        What tells the head from others: its name, and a digest of its weights where there is one.
+
+    Returns
+    -------
+    str
+        A file name without an ending.
+    """
+    parts = {
+        "format": FORMAT,
+        "machine": machine(device, blas),
+        "model": model(folder),
+        "precision": precision,
+        "head": head,
+    }
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def machine(device: str, blas: str) -> dict[str, str]:
+    """What of this machine decides how long a forward takes, as plain text."""
+    return {
+        "processor": processor(),
+        "cores": str(available_cpus()),
+        "device": _gpu_name() if device == "gpu" else device,
+        "blas": _THREADS.sub("", blas),
+        "threads": str(pinned_threads() or "free"),
+        **{name: _version(name) for name in VERSIONED},
+    }
+
+
+def model(folder: Path) -> dict[str, str]:
+    """What tells a model from others, whatever folder it lies in."""
+    manifest = folder / MANIFEST
+    if manifest.is_file():
+        return {"manifest": sha256(manifest)}
+    weights = sorted((file.name, file.stat().st_size) for file in folder.glob("*.safetensors"))
+    config = folder / "config.json"
+    return {"config": sha256(config) if config.is_file() else "", "weights": json.dumps(weights)}
+
+
+def recall(key: str, now: float | None = None) -> tuple[Measured | None, str | None]:
+    """What is kept under a key.
+
+    Parameters
+    ----------
+    now
+        Unix time; None reads the clock.
+
+    Returns
+    -------
+    measured
+        None where it has to be measured anew.
+    reason
+        Why, in a clause; None where it was found.
+    """
+    try:
+        content = json.loads(_file(key).read_text(encoding="utf-8"))
+        measured = _from_plain(content)
+    except FileNotFoundError:
+        return None, "nothing was measured here before"
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder of nobody
+        return None, f"the cache cannot be read ({_line(error)})"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, "the cached file is damaged"
+    age = (time.time() if now is None else now) - measured.when
+    if not 0 <= age <= LONGEST_AGE_S:
+        return None, f"the cached one is of {measured.date}"
+    return measured, None
+
+
+def keep(key: str, measured: Measured) -> str | None:
+    """Keep a measurement for later loads; a file is there whole or not at all.
+
+    Returns
+    -------
+    str or None
+        Why it could not be kept, in a clause.
+    """
+    text = json.dumps(asdict(replace(measured, head=dict(measured.head))), indent=1)
+    temporary = None
+    try:
+        target = _file(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, prefix=".", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text + "\n")
+        os.replace(temporary, target)
+    except (OSError, RuntimeError) as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        return f"it cannot be kept ({_line(error)})"
+    return None
+
+
+def keep_tuned(key: str, tuned: Tuned | None) -> str | None:
+    """Write a tuning into what is kept under a key; None forgets it.
+
+    Returns
+    -------
+    str or None
+        Why it could not be kept, in a clause.
+    """
+    measured, reason = recall(key)
+    if measured is None:
+        return None if tuned is None else f"there is no measurement to keep it with: {reason}"
+    return keep(key, replace(measured, tuned=tuned))
+
+
+def count() -> int:
+    """How many measurements are kept."""
+    try:
+        return sum(1 for _ in _folder().glob("*.json"))
+    except (OSError, RuntimeError):
+        return 0
+
+
+def processor() -> str:
+    """The processor's model, as it names itself."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _folder() -> Path:
+    return cache_dir() / FOLDER
+
+
+def _file(key: str) -> Path:
+    return _folder() / f"{key}.json"
+
+
+def _from_plain(content: Mapping[str, Any]) -> Measured:
+    tuned, threads = content["tuned"], content["threads"]
+    depth = None if tuned is None else tuned["depth"]
+    return Measured(
+        tokens=tuple(int(n) for n in content["tokens"]),
+        seconds=tuple(float(s) for s in content["seconds"]),
+        head={str(name): float(s) for name, s in content["head"].items()},
+        threads=None if threads is None else int(threads),
+        when=float(content["when"]),
+        tuned=tuned
+        and Tuned(depth=None if depth is None else int(depth), when=float(tuned["when"])),
+    )
+
+
+def _gpu_name() -> str:
+    import mlx.core as mx
+
+    return str(mx.device_info().get("device_name", "gpu"))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,1 @@
+"""Distilling an MTP head from a model's own text."""

@@ -1,0 +1,64 @@
+"""The page that goes with a head: what it is, how it was made, how well it guesses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def write(metrics: dict[str, Any], model: Path) -> str:
+    """A model card in Markdown, from the figures of a distillation."""
+    options, text, training = metrics["options"], metrics["text"], metrics["training"]
+    drafted = metrics["draft_vocabulary"]
+    lines = [
+        f"# A draft head for {metrics['model']}",
+        "",
+        "It guesses the tokens after the next; the model verifies every guess, so the head changes",
+        "the speed of decoding and never its result. Distilled with `mtplx_kernel.training`.",
+        "",
+        "## Data",
+        f"{text['tokens_written']:,} tokens that the model wrote by itself, from prompt templates,",
+        "openings that it continued, and questions that it invented, at temperatures 0, 0.5, 0.8",
+        f"and 1. {text['share_looping']:.1%} of the rows repeated themselves and were dropped;",
+        f"{text['tokens']:,} tokens remained, {text['answer_tokens']:,} of them in answers. No row",
+        "holds a prompt of the evaluation.",
+        "",
+        "## Recipe",
+        "One decoder block over the model's states at three depths and the embedding of the next",
+        f"token, with the model's own output head over its {drafted['ids']:,} most frequent tokens",
+        f"({drafted['covers']:.1%} of its answers). Trained {options['depth']} passes deep for",
+        f"{training['steps']:,} steps of {options['rows']} rows of {options['length']} tokens in",
+        f"{training['seconds'] / 60:.1f} minutes (seed {options['seed']}): Kullback-Leibler",
+        "divergence to the model, then also the chance of acceptance; Muon and AdamW.",
+        "",
+        "## Acceptance",
+        "Held-out prompts in six domains; conditional acceptance by depth, and tokens a cycle with",
+        "1, 2, 3 and 4 drafts. Means over the domains.",
+        "",
+        "| temperature | draft vocabulary | acceptance | tokens a cycle |",
+        "|---|---|---|---|",
+    ]
+    for found in metrics["evaluation"]:
+        lines.append(_row(found["temperature"], found["columns"], found["overall"]))
+    for found in metrics["evaluation"][-1:]:
+        lines += ["", f"By domain, temperature {found['temperature']}:", ""]
+        lines += [
+            "| domain | draft vocabulary | acceptance | tokens a cycle |",
+            "|---|---|---|---|",
+        ]
+        lines += [_row(name, found["columns"], s) for name, s in found["domains"].items()]
+    return "\n".join([*lines, "", "## Licence", _licence(model), ""])
+
+
+def _row(first: object, columns: int, scores: dict[str, Any]) -> str:
+    acceptance = " ".join(f"{x:.3f}" for x in scores["acceptance"])
+    rates = " ".join(f"{x:.2f}" for x in scores["tokens_a_cycle"])
+    return f"| {first} | {columns:,} | {acceptance} | {rates} |"
+
+
+def _licence(model: Path) -> str:
+    path = model / "LICENSE"
+    if not path.exists():
+        return "Derived from the base model: its licence applies."
+    first = next((line.strip() for line in path.read_text().splitlines() if line.strip()), "")
+    return f"Derived from the base model: its licence applies ({first})."

@@ -1,0 +1,277 @@
+"""Distilling a head: the model writes, a head learns to guess it, and is judged and saved.
+
+Run as `python -m mtplx_kernel.training.distill MODEL_FOLDER --out DIR`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.heads.distilled import DistilledHead, load_distilled, save_distilled
+from mtplx_kernel.training import card
+from mtplx_kernel.training.base import Base, load_base, new_head
+from mtplx_kernel.training.evaluate import Evaluation, answer, evaluate
+from mtplx_kernel.training.features import Features
+from mtplx_kernel.training.heldout import DOMAINS, HELD_OUT
+from mtplx_kernel.training.roles import Roles, find_roles
+from mtplx_kernel.training.text import Text, frequent, read_text, save_text, write_text
+from mtplx_kernel.training.train import Interrupted, Plan, train
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a distillation is asked for.
+
+    Attributes
+    ----------
+    tokens
+        Written by the model, before loops are dropped.
+    length
+        Tokens of a row.
+    writing_rows
+        Rows written at once.
+    rows
+        Rows of a training step.
+    depth
+        Passes that are trained.
+    minutes
+        Of training, without the writing and the evaluation.
+    steps
+        Trains for so many steps instead.
+    draft_vocab
+        Ids that the head can draft.
+    cache_gb
+        Memory for the base's states; None takes a share of what the device has.
+    judged
+        Held-out prompts a domain; 0 does not judge.
+    temperatures
+        At which the head is judged.
+    """
+
+    tokens: int = 24_000_000
+    length: int = 516
+    writing_rows: int = 2048
+    rows: int = 32
+    depth: int = 3
+    minutes: float = 15.0
+    steps: int | None = None
+    draft_vocab: int = 16_384
+    seed: int = 0
+    cache_gb: float | None = None
+    judged: int = 9
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+
+    def lasting(self) -> dict[str, Any]:
+        """The settings that must stay the same when a folder is used again."""
+        free = ("cache_gb", "writing_rows", "judged", "temperatures")
+        return {k: v for k, v in asdict(self).items() if k not in free}
+
+
+def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
+    """Make a head for a model; what an earlier run in the same folder finished is used again.
+
+    Parameters
+    ----------
+    model
+        An mlx-lm model folder.
+    out
+        Gets head.safetensors, README.md and metrics.json, and the files to go on from.
+    options
+        How much and how long.
+
+    Returns
+    -------
+    dict
+        The figures that metrics.json holds.
+
+    Raises
+    ------
+    InvalidRequest
+        If the folder holds a run with other settings, or there is too little text.
+    ModelUnusable
+        If the model cannot be loaded or its states cannot be read.
+    KeyboardInterrupt
+        If it was interrupted; the same call goes on from there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _claim(out, {"model": model.name, **options.lasting()})
+    with _stop_requests() as asked:
+        base = load_base(model)
+        _limit_memory()
+        roles = find_roles(base.tokenizer, base.end_ids)
+        metrics: dict[str, Any] = {"model": model.name, "options": asdict(options)}
+        text = _text(base, roles, out / "data.safetensors", options, asked)
+        metrics["text"] = text.figures
+        columns = min(options.draft_vocab, base.target.vocabulary)
+        ids, covered = frequent(text, base.target.vocabulary, columns)
+        metrics["draft_vocabulary"] = {"ids": columns, "covers": round(covered, 4)}
+        head = new_head(base, mx.array(ids), options.seed)
+        base.target.tap(head.taps)
+        metrics["training"] = _train(base, head, text, out, options, asked)
+        path = out / "head.safetensors"
+        _save(path, head, base)
+        judged = _judge(base, path, roles, columns, options) if options.judged else []
+    metrics["evaluation"] = [asdict(e) for e in judged]
+    (out / "metrics.json").write_text(json.dumps(metrics, indent=1))
+    (out / "README.md").write_text(card.write(metrics, model))
+    return metrics
+
+
+def _text(base: Base, roles: Roles | None, path: Path, options: Options, asked: list[int]) -> Text:
+    if path.exists():
+        return read_text(path)
+    started = time.monotonic()
+    text = write_text(
+        base,
+        roles,
+        tokens=options.tokens,
+        length=options.length,
+        rows=options.writing_rows,
+        seed=options.seed,
+        stopped=lambda: bool(asked),
+    )
+    seconds = time.monotonic() - started
+    text.figures["seconds"] = round(seconds, 1)
+    save_text(path, text)
+    mx.clear_cache()
+    _say(f"wrote {text.figures}, {text.figures['tokens_written'] / seconds:.0f} tokens/s")
+    return text
+
+
+def _train(
+    base: Base, head: DistilledHead, text: Text, out: Path, options: Options, asked: list[int]
+) -> dict[str, Any]:
+    features = Features(base, text.tokens, text.sampled, options.rows, cache_budget(options))
+    if not len(features):
+        raise InvalidRequest(
+            f"{len(text.tokens)} rows of text are left, and a step takes {options.rows}; "
+            "ask for more tokens or fewer rows"
+        )
+    plan = Plan(options.depth, options.minutes, options.steps, options.seed)
+    try:
+        return train(
+            base, head, features, plan, out / "checkpoint.safetensors", stopped=lambda: bool(asked)
+        )
+    except Interrupted:
+        raise KeyboardInterrupt from None
+
+
+def _judge(
+    base: Base, path: Path, roles: Roles | None, columns: int, options: Options
+) -> list[Evaluation]:
+    """Judge the head as it was saved."""
+    head = load_head(base, path)
+    prompts = [
+        p
+        for domain in DOMAINS
+        for p in [p for p in HELD_OUT if p.domain == domain][: options.judged]
+    ]
+    sizes = sorted({min(columns, n) for n in (4096, 8192, 16384, columns)})
+    found = []
+    for temperature in options.temperatures:
+        answers = answer(base, roles, head.vocabulary, temperature, prompts=prompts)
+        for size in sizes:
+            found.append(evaluate(base, head, answers, size))
+            _say(f"T {temperature}, {size} ids: {found[-1].overall}")
+    return found
+
+
+def load_head(base: Base, path: Path) -> DistilledHead:
+    """A saved head, in its model's own type."""
+    return load_distilled(
+        path,
+        shared=base.target.shared,
+        base_norm=base.norm,
+        hidden=base.hidden,
+        vocabulary=base.target.vocabulary,
+        layers=base.layers,
+        dtype=base.dtype,
+    )
+
+
+def cache_budget(options: Options) -> int:
+    """Bytes for the base's states: half of what the device has, or what was asked for."""
+    if options.cache_gb is not None:
+        return int(options.cache_gb * GIB)
+    return _memory() // 2
+
+
+def _memory() -> int:
+    info = mx.device_info()
+    for key in ("max_recommended_working_set_size", "total_memory", "memory_size"):
+        if isinstance(info.get(key), int):
+            return int(info[key])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _limit_memory() -> None:
+    """Freed buffers of past shapes must not crowd out the kept states."""
+    mx.set_cache_limit(min(16 * GIB, _memory() // 8))
+
+
+def _save(path: Path, head: DistilledHead, base: Base) -> None:
+    draft = path.with_name(f"writing-{path.name}")
+    save_distilled(draft, head, base.norm)
+    os.replace(draft, path)
+
+
+def _claim(out: Path, settings: dict[str, Any]) -> None:
+    """Keep two different runs out of one folder."""
+    path = out / "settings.json"
+    if not path.exists():
+        path.write_text(json.dumps(settings, indent=1))
+        return
+    known = json.loads(path.read_text())
+    other = {k: known.get(k) for k, v in settings.items() if known.get(k) != v}
+    if other:
+        raise InvalidRequest(
+            f"{out} holds a run with {', '.join(f'{k} {v}' for k, v in other.items())}; "
+            "repeat those settings to go on, or name another folder"
+        )
+
+
+@contextmanager
+def _stop_requests() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted, and obeyed between steps; a second one ends at once."""
+    asked: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def note(number: int, _: Any) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    try:
+        before = {number: signal.signal(number, note) for number in signals}
+    except ValueError:  # not on the main thread, where signals do not arrive
+        yield asked
+        return
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    from mtplx_kernel.training.command import main
+
+    sys.exit(main())

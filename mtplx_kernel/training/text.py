@@ -1,0 +1,137 @@
+"""The training text: the model's own conversations, made once and kept in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from tqdm import tqdm
+
+from mtplx_kernel.training.base import Base
+from mtplx_kernel.training.data import holds_any, make_starts
+from mtplx_kernel.training.heldout import HELD_OUT
+from mtplx_kernel.training.loops import loops
+from mtplx_kernel.training.roles import Roles, encode
+from mtplx_kernel.training.rollout import roll
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Rows that were kept.
+
+    Attributes
+    ----------
+    tokens
+        int32 NumPy array of shape (rows, length).
+    sampled
+        uint8, same shape: 1 for an answer's own tokens.
+    figures
+        Counts of what was made and dropped.
+    """
+
+    tokens: Any
+    sampled: Any
+    figures: dict[str, float]
+
+
+def write_text(
+    base: Base,
+    roles: Roles | None,
+    *,
+    tokens: int,
+    length: int,
+    rows: int,
+    seed: int,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Text:
+    """Let the model write conversations.
+
+    Parameters
+    ----------
+    base, roles
+        The model, and its conversations' form.
+    tokens
+        How many to write, before rows are dropped.
+    length
+        Of a row.
+    rows
+        Written at once, at most.
+    seed
+        Of everything random.
+    stopped
+        Asked between steps; if so, KeyboardInterrupt is raised.
+    """
+    total = max(1, -(-tokens // length))
+    rng, keys = random.Random(seed), mx.random.key(seed)
+    parts: list[tuple[Any, Any]] = []
+    with tqdm(total=total * length, desc="write", unit="tok", unit_scale=True, disable=None) as bar:
+        for first in range(0, total, rows):
+            count = min(rows, total - first)
+            starts = make_starts(base.tokenizer, roles, count, length, rng)
+            keys, key = mx.random.split(keys)
+
+            def tick(_: int, count: int = count) -> None:
+                bar.update(count)
+                if stopped():
+                    raise KeyboardInterrupt
+
+            rolled = roll(base.target, starts, length, roles=roles, key=key, tick=tick)
+            parts.append((np.array(rolled.tokens), np.array(rolled.sampled)))
+            del rolled
+    written = np.concatenate([t for t, _ in parts])
+    sampled = np.concatenate([s for _, s in parts])
+    # Two seeds in one: the order of writing says what temperature and kind a row is.
+    order = np.random.default_rng([seed, 1]).permutation(len(written))
+    return clean(base, written[order], sampled[order])
+
+
+def clean(base: Base, tokens: Any, sampled: Any) -> Text:
+    """Drop rows that loop, and rows that hold a prompt that heads are judged on."""
+    looping = loops(tokens)
+    judged = holds_any(tokens, [encode(base.tokenizer, p.text) for p in HELD_OUT])
+    kept = ~(looping | judged)
+    figures = {
+        "rows_written": len(tokens),
+        "tokens_written": int(tokens.size),
+        "share_looping": round(float(looping.mean()), 4),
+        "rows_held_out": int(judged.sum()),
+        "rows": int(kept.sum()),
+        "tokens": int(tokens[kept].size),
+        "answer_tokens": int(sampled[kept].sum()),
+    }
+    return Text(np.ascontiguousarray(tokens[kept]), np.ascontiguousarray(sampled[kept]), figures)
+
+
+def frequent(text: Text, vocabulary: int, columns: int) -> tuple[Any, float]:
+    """The ids most frequent in answers, and the share of answers that they cover.
+
+    Returns
+    -------
+    tuple
+        int32 NumPy array of shape (columns,), the most frequent first; a number.
+    """
+    counts = np.bincount(text.tokens[text.sampled == 1], minlength=vocabulary)[:vocabulary]
+    order = np.argsort(-counts, kind="stable")[:columns]
+    return order.astype(np.int32), float(counts[order].sum() / max(1, counts.sum()))
+
+
+def save_text(path: Path, text: Text) -> None:
+    """Write the text to a file, whole or not at all."""
+    draft = path.with_name(f"writing-{path.name}")
+    arrays = {"tokens": mx.array(text.tokens), "sampled": mx.array(text.sampled)}
+    mx.save_safetensors(str(draft), arrays, {"figures": json.dumps(text.figures)})
+    os.replace(draft, path)
+
+
+def read_text(path: Path) -> Text:
+    """Read back what `save_text` wrote."""
+    arrays, metadata = mx.load(str(path), return_metadata=True)
+    figures = json.loads(metadata["figures"])
+    return Text(np.array(arrays["tokens"]), np.array(arrays["sampled"]), figures)

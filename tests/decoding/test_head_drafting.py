@@ -1,0 +1,168 @@
+"""A head is fed every pair once, in its place; whatever it drafts, the ids are those of mode ar."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mtplx_kernel.caching.slots import SlotCaches
+from mtplx_kernel.decoding.combined import CombinedDrafter
+from mtplx_kernel.decoding.depth import PROBE_EVERY, CostCurve
+from mtplx_kernel.decoding.head_drafting import HeadCost, HeadDrafter
+from mtplx_kernel.decoding.lookup import LookupDrafter
+from mtplx_kernel.decoding.row import Row
+from mtplx_kernel.decoding.step import DecodeStep
+from mtplx_kernel.models.target import Target
+from tests.decoding.heads import FailingHead, TrueHead
+from tests.decoding.rows import as_ar, make_row, run
+from tests.tiny import CONFIGS, VOCABULARY, build
+
+PROMPTS = ((5, 6, 7, 8, 9, 40, 41), (90, 2), (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3))
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 0.9, "top_p": 0.95, "seed": 2},
+    "penalties": {"temperature": 0.7, "repetition_penalty": 1.3, "penalty_context": 6},
+}
+LENGTH = 20
+
+
+@cache
+def target(kind: str) -> Target:
+    return Target(build(kind))
+
+
+@cache
+def truth(kind: str, prompt: tuple[int, ...], sampler: str) -> list[int]:
+    row = as_ar(make_row(prompt, max_tokens=LENGTH, ignore_eos=True, **SAMPLERS[sampler]))
+    run(DecodeStep(target(kind), SlotCaches(target(kind).model), None), [row])
+    return row.ids
+
+
+def head_drafter(head: TrueHead, slots: int, **options: Any) -> HeadDrafter:
+    return HeadDrafter(head, SlotCaches(head, slots), VOCABULARY, **options)
+
+
+def rows_of(
+    kind: str, sampler: str, count: int, **options: Any
+) -> tuple[list[Row], list[list[int]]]:
+    settings = {"max_tokens": LENGTH, "ignore_eos": True, **SAMPLERS[sampler], **options}
+    rows = [make_row(PROMPTS[i], slot=i, **settings) for i in range(count)]
+    return rows, [truth(kind, PROMPTS[i], sampler) for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("wrong_every", [10**6, 3])
+@pytest.mark.parametrize("kind", [k for k in CONFIGS if k != "nemotron_h"])
+def test_ids_and_acceptance(kind: str, wrong_every: int, sampler: str, count: int) -> None:
+    rows, truths = rows_of(kind, sampler, count, depth=3)
+    drafter = head_drafter(TrueHead(truths, wrong_every), count)
+    step = DecodeStep(target(kind), SlotCaches(target(kind).model, count), drafter)
+    drafted = accepted = 0
+    observe = drafter.observe
+
+    def counting(row: Row, count: int, tokens: list[int]) -> None:
+        nonlocal drafted, accepted
+        drafted, accepted = drafted + count, accepted + len(tokens) - 1
+        observe(row, count, tokens)
+
+    drafter.observe = counting  # type: ignore[assignment,method-assign]
+    run(step, rows)
+    assert [row.ids for row in rows] == truths
+    assert [row.draft_error for row in rows] == [None] * count
+    assert accepted == drafted if wrong_every == 10**6 else 0 < accepted < drafted
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_next"])
+def test_every_pair_is_fed_in_its_place(kind: str) -> None:
+    """The head's cache holds the target's own state and the next token at every position."""
+    rows, truths = rows_of(kind, "greedy", 3, depth=2)
+    drafter = head_drafter(TrueHead(truths, 3), 3)
+    step = DecodeStep(target(kind), SlotCaches(target(kind).model, 3), drafter)
+    run(step, rows)
+    for row in rows:
+        state = drafter._states[row.request_id]
+        assert state.fed >= len(row.ids) - 5
+        keys, values = drafter.caches.contents(row.slot, state.fed)
+        states = target(kind).forward(mx.array([row.ids]), None)[0, : state.fed]
+        assert mx.allclose(keys[0], states, rtol=1e-4, atol=1e-5)
+        assert values[0, :, 0].tolist() == row.ids[1 : state.fed + 1]
+
+
+def test_an_ar_row_costs_the_head_nothing() -> None:
+    rows, truths = rows_of("llama", "greedy", 1)
+    drafter = head_drafter(TrueHead(truths), 1)
+    run(DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter), [as_ar(rows[0])])
+    assert rows[0].ids == truths[0]
+    assert drafter.caches.nbytes == 0
+
+
+def test_long_prompts_are_fed_as_they_are_prefilled() -> None:
+    prompt = list(range(1, 100))
+    drafter = head_drafter(TrueHead([prompt]), 1)
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
+    row = make_row(prompt)
+    fed = []
+    for count in (10, 10, 70, 8):
+        step.prefill(row, count)
+        fed.append(drafter._states[row.request_id].fed)
+    assert fed == [0, 19, 89, 89]  # all that is known but one, once there are enough
+    values = drafter.caches.contents(0, 89)[1]
+    assert values[0, :, 0].tolist() == prompt[1:90]
+
+
+@pytest.mark.parametrize("fault", ["raises", "nan"])
+def test_a_head_that_fails_costs_speed_only(fault: str) -> None:
+    rows, truths = rows_of("llama", "greedy", 1, depth=2)
+    head = FailingHead(truths, fault, after=12)
+    drafter = head_drafter(head, 1)
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
+    run(step, rows)
+    (row,) = rows
+    assert row.ids == truths[0]
+    reason = "ZeroDivisionError: no luck" if fault == "raises" else "its logits are not finite"
+    assert row.draft_error == f"head: {reason}"
+    assert not row.drafting
+    assert row.depth == 0
+
+
+DEAR = CostCurve((1, 2, 17), (1.0, 1.9, 15.4))
+
+
+def test_a_head_that_is_not_worth_it_is_only_probed() -> None:
+    prompt = PROMPTS[0]
+    settings: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "depth": None}
+    plain = as_ar(make_row(prompt, **settings))
+    run(DecodeStep(target("llama"), SlotCaches(target("llama").model), None), [plain])
+    drafter = head_drafter(TrueHead([plain.ids], 1), 1, curve=DEAR, cost=HeadCost(0.2, 0.1))
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
+    row = make_row(prompt, **settings)
+    made: list[int] = []
+    step.prefill(row, row.prefill_left)
+    while row.room:
+        made.append(step.cycle([row])[0].drafted)
+    assert row.ids == plain.ids
+    probes = [i for i, drafted in enumerate(made) if drafted]
+    assert set(made) <= {0, 1}
+    assert len(probes) >= 200 // (PROBE_EVERY + 2) - 1
+    assert all(b - a >= PROBE_EVERY for a, b in pairwise(probes))
+
+
+def test_each_row_is_drafted_for_by_what_promises_most() -> None:
+    """Text in a loop is copied for nothing; the head drafts where nothing was seen before."""
+    loop, fresh = [1, 2, 3] * 6, list(range(40, 58))
+    head = head_drafter(TrueHead([loop, fresh]), 2, cost=HeadCost(0.3, 0.2))
+    drafter = CombinedDrafter(head, LookupDrafter(CostCurve((1, 17), (1.0, 2.0))))
+    rows = [make_row(loop, slot=0), make_row(fresh, slot=1)]
+    for row in rows:
+        row.committed = len(row.ids) - 1
+    drafter.see(rows, [0, 0], mx.zeros((2, 17, 4)))
+    drafts = drafter.propose(rows, [4, 4])
+    assert drafts.known[0] == [1, 2, 3]
+    assert drafts.known[1] is None
+    assert drafts.counts[1] > 0
+    assert drafts.compute is not None

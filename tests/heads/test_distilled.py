@@ -1,0 +1,198 @@
+"""A distilled head's file: what is written is read, and what does not fit is refused in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx.utils import tree_flatten
+
+from mtplx_kernel.errors import ModelUnusable
+from mtplx_kernel.heads.base import Shared
+from mtplx_kernel.heads.distilled import (
+    DistilledHead,
+    HeadConfig,
+    draft_logits,
+    load_distilled,
+    output_rows,
+    save_distilled,
+)
+
+HIDDEN, VOCABULARY, LAYERS = 64, 90, 4
+CONFIG = HeadConfig(HIDDEN, VOCABULARY, LAYERS, (1, 3, "final"), 4, 2, 16, 128)
+IDS = mx.array([7, 3, 80, 21, 0], mx.int32)
+NORM = mx.linspace(0.5, 1.5, HIDDEN)
+
+
+def make_shared(output: nn.Module | None = None) -> Shared:
+    mx.random.seed(0)
+    embedding = nn.Embedding(VOCABULARY, HIDDEN)
+    return Shared(embedding, embedding.as_linear, output or embedding)
+
+
+def make_head() -> DistilledHead:
+    head = DistilledHead(CONFIG, make_shared(), IDS)
+    exact = [(k, a.astype(mx.bfloat16).astype(mx.float32)) for k, a in parameters(head).items()]
+    head.load_weights(exact)
+    return head
+
+
+def parameters(head: DistilledHead) -> dict[str, mx.array]:
+    found: dict[str, mx.array] = tree_flatten(head.parameters(), destination={})
+    return found
+
+
+def load(path: Path, **changes: Any) -> DistilledHead:
+    known: dict[str, Any] = {
+        "shared": make_shared(),
+        "base_norm": NORM,
+        "hidden": HIDDEN,
+        "vocabulary": VOCABULARY,
+        "layers": LAYERS,
+    }
+    return load_distilled(path, **{**known, **changes})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "head.safetensors"
+    save_distilled(made, make_head(), NORM)
+    return made
+
+
+def test_round_trip(path: Path) -> None:
+    head, loaded = make_head(), load(path)
+    assert loaded.config == CONFIG
+    assert loaded.taps == (1, 3, "final")
+    assert loaded.vocabulary.tolist() == IDS.tolist()
+    expected = parameters(head)
+    assert set(parameters(loaded)) == set(expected)
+    for name, array in parameters(loaded).items():
+        assert array.dtype == mx.float32
+        assert mx.array_equal(array, expected[name])
+    features = mx.random.normal((1, 3, 3 * HIDDEN))
+    tokens = mx.array([[4, 5, 6]])
+    states = [h.feed(features, tokens, h.make_cache()) for h in (head, loaded)]
+    assert mx.array_equal(*states)
+    assert head.logits(states[0]).shape == (1, 3, 5)
+
+
+def test_the_file_is_bfloat16_and_says_what_it_is(path: Path) -> None:
+    tensors, metadata = mx.load(str(path), return_metadata=True)
+    assert {metadata[k] for k in ("format", "version")} == {"mtplx_kernel-head", "1"}
+    assert HeadConfig.from_json(metadata["config"]) == CONFIG
+    assert tensors["fuse.weight"].dtype == mx.bfloat16
+    assert tensors["vocabulary"].dtype == mx.int32
+
+
+def test_a_prefix_of_the_vocabulary(path: Path) -> None:
+    loaded = load(path, columns=2, dtype=mx.bfloat16)
+    assert loaded.vocabulary.tolist() == [7, 3]
+    states = mx.random.normal((4, HIDDEN))
+    assert loaded.logits(states).shape == (4, 2)
+    assert mx.allclose(loaded.logits(states), make_head().logits(states)[:, :2])
+    assert mx.allclose(make_head().logits(states, 2), loaded.logits(states))
+    assert {a.dtype for a in parameters(loaded).values()} == {mx.bfloat16}
+
+
+def test_logits_are_the_targets_own_at_the_drafted_ids() -> None:
+    states = mx.random.normal((3, HIDDEN))
+    mx.random.seed(1)
+    outputs: list[nn.Module] = [
+        nn.Linear(HIDDEN, VOCABULARY, bias=True),
+        nn.Linear(HIDDEN, VOCABULARY, bias=False),
+        nn.Linear(HIDDEN, VOCABULARY, bias=True).to_quantized(group_size=32, bits=8),
+    ]
+    for output in outputs:
+        drafted = draft_logits(output_rows(output, IDS), states)
+        assert mx.allclose(drafted, output(states)[:, IDS], atol=1e-5)
+    embedding = nn.Embedding(VOCABULARY, HIDDEN).to_quantized(group_size=32, bits=4)
+    drafted = draft_logits(output_rows(embedding, IDS), states)
+    assert mx.allclose(drafted, embedding.as_linear(states)[:, IDS], atol=1e-5)
+
+
+def test_deeper_passes_do_not_fuse() -> None:
+    head = make_head()
+    cache = head.make_cache()
+    states = head.feed(mx.random.normal((1, 1, 3 * HIDDEN)), mx.array([[4]]), cache)
+    assert cache[0].offset == 1
+    head.tap_norms[0].weight = mx.zeros((HIDDEN,))
+    once = head.recur(states, mx.array([[5]]), cache)
+    assert cache[0].offset == 2
+    assert once.shape == (1, 1, HIDDEN)
+
+
+Tensors = dict[str, mx.array]
+
+
+def refused(path: Path, change: Callable[[Tensors, dict[str, str]], object]) -> str:
+    tensors, metadata = mx.load(str(path), return_metadata=True)
+    mx.eval(tensors)
+    change(tensors, metadata)
+    mx.save_safetensors(str(path), tensors, metadata)
+    return refusal(path)
+
+
+def refusal(path: Path, **changes: Any) -> str:
+    with pytest.raises(ModelUnusable) as caught:
+        load(path, **changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_refuses_what_is_no_head(path: Path, tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(tmp_path / "none.safetensors")
+    torn = tmp_path / "torn.safetensors"
+    torn.write_bytes(path.read_bytes()[:-1000])
+    assert "cannot be read" in refusal(torn)
+    assert "not a distilled head" in refused(path, lambda t, m: m.pop("format"))
+
+
+def test_refuses_other_versions(path: Path) -> None:
+    assert "version 2" in refused(path, lambda t, m: m.update(version="2"))
+
+
+def test_refuses_damage(path: Path) -> None:
+    assert "damaged" in refused(path, lambda t, m: t.pop("fc.weight"))
+
+
+def test_refuses_wrong_shapes(path: Path) -> None:
+    assert "damaged" in refused(path, lambda t, m: t.update({"fc.weight": mx.zeros((2, 2))}))
+
+
+def test_refuses_a_config_that_cannot_be_read(path: Path) -> None:
+    assert "config" in refused(path, lambda t, m: m.update(config="{}"))
+
+
+def test_refuses_vocabularies_that_do_not_fit(path: Path) -> None:
+    assert "vocabulary" in refused(path, lambda t, m: t.update(vocabulary=mx.array([1, 90])))
+    assert "vocabulary" in refused(path, lambda t, m: t.pop("vocabulary"))
+
+
+def test_refuses_more_columns_than_there_are(path: Path) -> None:
+    assert "ask for 1 to 5" in refusal(path, columns=6)
+    assert "ask for 1 to 5" in refusal(path, columns=0)
+
+
+@pytest.mark.parametrize("size", ["hidden", "vocabulary", "layers"])
+def test_refuses_a_model_of_other_sizes(path: Path, size: str) -> None:
+    assert "this one has" in refusal(path, **{size: 91})
+
+
+def test_refuses_another_model_of_the_same_sizes(path: Path) -> None:
+    assert "another model" in refusal(path, base_norm=mx.ones((HIDDEN,)))
+    assert "another model" in refused(path, lambda t, m: t.pop("base.norm"))
+
+
+def test_takes_its_model_in_another_precision(path: Path) -> None:
+    assert load(path, base_norm=NORM.astype(mx.bfloat16)).config == CONFIG
+
+
+def test_a_config_reads_back() -> None:
+    other = replace(CONFIG, taps=("final",), rope_base=1e6)
+    assert HeadConfig.from_json(other.to_json()) == other

@@ -1,0 +1,117 @@
+"""%mtplx verify and %mtplx tune in a shell: what they are asked, what they show, how they end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+import mtplx_kernel as mk
+from mtplx_kernel.checks.tune_report import TuneReport
+from mtplx_kernel.checks.verify_report import VerifyReport
+from mtplx_kernel.magics import GenerationInterrupted
+from tests.ipython.conftest import Bench
+
+Shown = Callable[[], str]
+
+
+@pytest.fixture
+def tiny(tiny_folder: Path) -> Iterator[mk.Engine]:
+    with mk.load(tiny_folder) as engine:
+        yield engine
+
+
+@pytest.fixture
+def ready(bench: Bench, tiny: mk.Engine, shown: Shown) -> Bench:
+    """A bench on which a real engine is loaded."""
+    bench.loadable["tiny"] = tiny
+    bench.run("%mtplx load tiny")
+    shown()
+    return bench
+
+
+def test_verify_shows_its_verdict_and_is_the_value(ready: Bench, shown: Shown) -> None:
+    report = ready.run("%mtplx verify --prompts 1 --max-tokens 4 --draws 2 --depth 2")
+    assert isinstance(report, VerifyReport)
+    text = shown()
+    assert text.startswith("Out[2]: \nverified: 2 of 2 answers equal in modes ar and mtp, ")
+    assert "chat-rain  greedy           2      4" in text
+    assert ready.run("%mtplx verify --prompts 1 --max-tokens 2 --draws 0;") is None
+    assert shown() == ""
+
+
+def test_tune_puts_the_best_in_force_and_forgets_it(
+    ready: Bench, tiny: mk.Engine, shown: Shown
+) -> None:
+    report = ready.run("%mtplx tune --prompts 1 --max-tokens 18 --max-depth 1")
+    assert isinstance(report, TuneReport)
+    assert "best: " in shown()
+    assert tiny.default_depth == report.best.depth
+    assert ready.run("%mtplx tune --forget") is None
+    assert shown() == "The tuning is forgotten: the engine chooses the depth itself.\n"
+    assert tiny.default_depth is None
+    kept = ready.run("%mtplx tune --prompts 1 --max-tokens 18 --max-depth 1 --no-keep").kept
+    assert kept == "as before: nothing was kept (--no-keep)"
+    assert tiny.default_depth is None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("verify --prompts 9", "--prompts must be a whole number from 1 to 8, not 9"),
+        ("verify --draws x", "--draws must be a whole number at least 0, not 'x'"),
+        ("verify --temperature -1", "--temperature must be a number from 0 to 100, not -1.0"),
+        ("verify --depth 99", "--depth must be a whole number from 0 to 16, not 99"),
+        ("verify now", "'now' is one word too many; write %mtplx verify [options]"),
+        ("tune --max-depth 0", "--max-depth must be a whole number from 1 to 16, not 0"),
+        ("tune --max-tokens 3", "--max-tokens must be a whole number at least 18, not 3"),
+        ("tune --keep --no-keep", "--keep and --no-keep exclude each other"),
+        ("tune --forget --prompts 2", "--forget stands alone: it measures nothing"),
+    ],
+)
+def test_mistakes_are_one_line(loaded: Bench, shown: Shown, line: str, message: str) -> None:
+    assert isinstance(loaded.run(f"%mtplx {line}"), UsageError)
+    assert shown() == f"UsageError: {message}\n"
+
+
+@pytest.mark.parametrize("verb", ["verify", "tune", "tune --forget"])
+def test_without_a_model_the_line_says_how_to_load_one(
+    bench: Bench, shown: Shown, verb: str
+) -> None:
+    bench.run(f"%mtplx {verb}")
+    assert shown() == ("UsageError: no model is loaded; load one: %mtplx load smollm2-135m\n")
+
+
+@pytest.mark.parametrize(
+    ("verb", "line"),
+    [
+        ("verify", "Interrupted: nothing was verified."),
+        ("tune", "Interrupted: the depth in force is as before."),
+    ],
+)
+def test_an_interrupt_ends_the_request_and_the_check_in_one_line(
+    ready: Bench,
+    tiny: mk.Engine,
+    shown: Shown,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    line: str,
+) -> None:
+    generate = mk.Engine.generate
+    asked: list[Any] = []
+
+    def interrupted(self: mk.Engine, prompt: Any, **options: Any) -> mk.Generation:
+        asked.append(prompt)
+        options["on_token"] = lambda *token: signal.raise_signal(signal.SIGINT)
+        return generate(self, prompt, **options)
+
+    monkeypatch.setattr(mk.Engine, "generate", interrupted)
+    assert isinstance(ready.run(f"%mtplx {verb}"), GenerationInterrupted)
+    assert shown() == f"{line}\n"
+    assert len(asked) == 1
+    status = tiny.status()
+    assert (status["running"], status["queue"]["waiting"]) == (0, 0)

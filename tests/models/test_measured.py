@@ -1,0 +1,227 @@
+"""The cache of measurements: what is kept comes back for the same machine and model only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mtplx_kernel.models import measured
+from mtplx_kernel.models.catalog import cache_dir
+from mtplx_kernel.models.manifest import write_manifest
+from mtplx_kernel.models.measured import LONGEST_AGE_S, Measured, Tuned, keep, keep_tuned, recall
+
+NOW = 1_800_000_000.0
+FOUND = Measured(
+    tokens=(1, 2, 4),
+    seconds=(0.05, 0.055, 0.07),
+    head={"feed": 0.004, "draft": 0.006},
+    threads=2,
+    when=NOW,
+    tuned=Tuned(3, NOW + 5),
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MTPLX_KERNEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(measured, "_folder", lambda: cache_dir() / measured.FOLDER)
+    return tmp_path / "cache" / "measured"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    made.mkdir()
+    (made / "config.json").write_text('{"model_type": "llama"}')
+    (made / "model.safetensors").write_bytes(b"x" * 100)
+    return made
+
+
+def a_key(folder: Path, **changes: str) -> str:
+    return measured.key(
+        **{
+            "folder": folder,
+            "precision": "float32",
+            "device": "cpu",
+            "blas": "OpenBLAS 0.3.34 Zen, 2 threads",
+            **changes,
+        }  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        FOUND,
+        replace(FOUND, tuned=None),
+        replace(FOUND, tuned=Tuned(None, NOW), threads=None, head={}),
+    ],
+)
+def test_what_is_kept_comes_back(cache: Path, found: Measured) -> None:
+    assert recall("k", NOW) == (None, "nothing was measured here before")
+    assert measured.count() == 0
+    assert keep("k", found) is None
+    assert recall("k", NOW + 60) == (found, None)
+    assert [path.name for path in cache.iterdir()] == ["k.json"]
+    assert measured.count() == 1
+    assert recall("other", NOW) == (None, "nothing was measured here before")
+
+
+def test_a_month_later_it_is_measured_anew() -> None:
+    keep("k", FOUND)
+    assert recall("k", NOW + LONGEST_AGE_S)[0] == FOUND
+    found, reason = recall("k", NOW + LONGEST_AGE_S + 1)
+    assert (found, reason) == (None, f"the cached one is of {FOUND.date}")
+    # A clock that was wrong when it was measured.
+    assert recall("k", NOW - 1)[0] is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        json.dumps({"tokens": [1], "seconds": [1.0], "head": {}, "threads": None, "tuned": None}),
+        '{"tokens": [1], "seconds": [NaN], "head": {}, "threads": null, "tuned": null, "when": 1}',
+        '{"tokens": [2], "seconds": [1], "head": {}, "threads": null, "tuned": null, "when": 1}',
+        '{"tokens": [1], "seconds": [], "head": {}, "threads": null, "tuned": null, "when": 1}',
+        '{"tokens": [1], "seconds": [1], "head": [], "threads": null, "tuned": null, "when": 1}',
+        '{"tokens": [1], "seconds": [1], "head": {}, "threads": null, "tuned": {}, "when": 1}',
+        "\udcff",
+    ],
+)
+def test_a_damaged_file_is_a_reason_and_is_written_over(cache: Path, text: str) -> None:
+    cache.mkdir(parents=True)
+    (cache / "k.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert recall("k", NOW) == (None, "the cached file is damaged")
+    assert keep("k", FOUND) is None
+    assert recall("k", NOW)[0] == FOUND
+
+
+def test_a_cache_that_cannot_be_used_is_a_reason(cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text("a file in the folder's place")
+    found, reason = recall("k", NOW)
+    assert found is None
+    assert reason is not None
+    assert reason.startswith("the cache cannot be read (NotADirectoryError: ")
+    problem = keep("k", FOUND)
+    assert problem is not None
+    assert problem.startswith("it cannot be kept (FileExistsError: ")
+    assert measured.count() == 0
+
+
+def test_a_full_disk_leaves_what_was_there(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep("k", FOUND)
+
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    problem = keep("k", replace(FOUND, threads=1))
+    assert problem == "it cannot be kept (OSError: [Errno 28] No space left on device)"
+    assert recall("k", NOW)[0] == FOUND
+    assert [path.name for path in cache.iterdir()] == ["k.json"]
+
+
+def test_a_tuning_is_kept_with_its_measurement_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measured.time, "time", lambda: NOW + 10)
+    assert keep_tuned("k", None) is None
+    assert keep_tuned("k", Tuned(2, NOW)) == (
+        "there is no measurement to keep it with: nothing was measured here before"
+    )
+    keep("k", replace(FOUND, tuned=None))
+    assert keep_tuned("k", Tuned(2, NOW)) is None
+    assert recall("k", NOW)[0] == replace(FOUND, tuned=Tuned(2, NOW))
+    assert keep_tuned("k", None) is None
+    assert recall("k", NOW)[0] == replace(FOUND, tuned=None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": (), "seconds": ()},
+        {"tokens": (1, 2)},
+        {"tokens": (1, 4, 2)},
+        {"tokens": (2, 3, 4)},
+        {"seconds": (0.0, 0.1, 0.1)},
+        {"seconds": (float("inf"), 0.1, 0.1)},
+        {"head": {"feed": -1.0}},
+    ],
+)
+def test_what_is_no_measurement_is_none(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"unlike|as many"):
+        replace(FOUND, **change)
+
+
+def test_a_key_is_of_the_models_files_and_not_of_its_place(folder: Path, tmp_path: Path) -> None:
+    first = a_key(folder)
+    assert first == a_key(folder)
+    assert len(first) == 32
+    elsewhere = tmp_path / "elsewhere" / "renamed"
+    shutil.copytree(folder, elsewhere)
+    assert a_key(elsewhere) == first
+    (elsewhere / "config.json").write_text('{"model_type": "qwen3"}')
+    other = a_key(elsewhere)
+    (elsewhere / "model-2.safetensors").write_bytes(b"y")
+    bigger = a_key(elsewhere)
+    write_manifest(elsewhere, "a source")
+    assert len({first, other, bigger, a_key(elsewhere)}) == 4
+
+
+def test_a_key_is_of_the_machine_and_not_of_what_is_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    first = a_key(folder)
+    assert a_key(folder, blas="OpenBLAS 0.3.34 Zen, 1 thread") == first
+    others = [
+        a_key(folder, blas="OpenBLAS 0.3.34 Haswell, 2 threads"),
+        a_key(folder, precision="4-bit, bfloat16"),
+        a_key(folder, device="another"),
+        a_key(folder, head="distilled-abc"),
+    ]
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    others.append(a_key(folder))
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    changes = {
+        "available_cpus": lambda: 999,
+        "processor": lambda: "another processor",
+        "version": lambda name: "0.0.0",
+    }
+    for name, change in changes.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(measured, name, change)
+            others.append(a_key(folder))
+    assert len({first, *others}) == 9
+
+
+def test_the_machine_is_described_in_plain_words() -> None:
+    found = measured.machine("cpu", "OpenBLAS 0.3.34 Zen, 12 threads")
+    assert found["blas"] == "OpenBLAS 0.3.34 Zen"
+    assert found["device"] == "cpu"
+    assert found["processor"] == measured.processor() != ""
+    assert int(found["cores"]) >= 1
+    assert set(found) >= {"mlx", "mlx-lm", "mtplx-kernel", "threads"}
+
+
+def test_it_needs_no_mlx(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from mtplx_kernel.models import measured as m;"
+        f"k = m.key(folder=Path({str(folder)!r}), precision='float32', device='cpu', blas='x');"
+        "m.keep(k, m.Measured((1,), (0.1,))); print(m.recall(k)[0].seconds, 'mlx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "(0.1,) False\n"
