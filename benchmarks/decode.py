@@ -1,6 +1,7 @@
 """Decoding side by side: mlx-lm, mlx-lm as pip installs it, and the engine in both modes.
 
-`python -m benchmarks.decode [--model NAME] [--prompts N] [--max-tokens N] [--repeats N] [--json]`
+`python -m benchmarks.decode [--model NAME] [--head auto|none|PATH] [--prompts N] [--max-tokens N]
+[--repeats N] [--json]`
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from tqdm import tqdm
@@ -21,6 +22,7 @@ import mtplx_kernel as mk
 from benchmarks import machine, page, summary
 from benchmarks.engine_side import EngineSide
 from benchmarks.measure import BenchmarkFailed, EncodedPrompt, Side, gathered, run_round
+from benchmarks.options import whole
 from benchmarks.peers import ProcessPeer, ThreadPeer
 from benchmarks.prompts import PROMPTS, BenchmarkPrompt
 from mtplx_kernel.decoding.params import MAX_DEPTH
@@ -38,6 +40,8 @@ class Bench:
     ----------
     model
         A catalog name, a local mlx-lm folder or a hub id.
+    head
+        Which MTP head drafts, as `mtplx_kernel.load` takes it.
 
     Attributes
     ----------
@@ -45,9 +49,10 @@ class Bench:
         In the order of the report; a test may put another in the place of one.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, head: str = "auto") -> None:
         with ExitStack() as stack:
-            self.engine = stack.enter_context(mk.load(model, progress=sys.stderr.isatty()))
+            loaded = mk.load(model, head=head, progress=sys.stderr.isatty())
+            self.engine = stack.enter_context(loaded)
             folder = Path(self.engine.facts.path).resolve()
             self.peer = stack.enter_context(ThreadPeer(folder))
             # A GPU multiplies with its own kernels: there is no other BLAS to compare.
@@ -90,7 +95,10 @@ class Bench:
         self, prompts: Sequence[EncodedPrompt], max_tokens: int, repeats: int
     ) -> page.Report:
         """Warm up, run `repeats` rounds in turn, and compare."""
-        described = machine.describe(self.engine, self.stock_blas)
+        running = self.engine.status()["blas"]
+        described = machine.describe(
+            self.engine.facts.precision, running["description"], running["threads"]
+        )
         reader = machine.MemoryReader(described["blas_threads"] or 1)
         rounds, bandwidths = [], []
         total = len(self.sides) * (1 + repeats * len(prompts))
@@ -103,18 +111,22 @@ class Bench:
         differing = summary.divergences(runs, prompts, self.peer.name, self.peer.margin)
         names = [side.name for side in self.sides]
         described |= {
+            "blas_stock": self.stock_blas,
             "blas_threads_at_the_end": self.engine.status()["blas"]["threads"],
             "bandwidth_bytes_s": round(median(bandwidths)),
             "weight_bytes": self.peer.weight_bytes,
             "mtp_reason": self.engine.mode_reason,
         }
+        domains = summary.domain_ratios(runs, prompts, names)
         return page.Report(
             benchmark="decode",
             model=self.engine.name,
             machine=described,
-            ratios=summary.ratios(runs, bandwidths, self.peer.weight_bytes, names),
+            ratios=summary.ratios(runs, bandwidths, self.peer.weight_bytes, names)
+            | {name: mean(found.values()) for name, found in domains.items()},
             ids_equal=not differing,
             table=summary.table(runs, prompts, names, differing),
+            domains=domains,
         )
 
 
@@ -125,11 +137,12 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         description="Compares the engine's decoding with mlx-lm's, side by side in one run.",
     )
     parser.add_argument("--model", default="smollm2-135m", help="name, folder or hub id")
+    parser.add_argument("--head", default="auto", help="auto, none, or the path of a head")
     parser.add_argument(
-        "--prompts", type=_whole(1, len(PROMPTS)), default=len(PROMPTS), help="take the first N"
+        "--prompts", type=whole(1, len(PROMPTS)), default=len(PROMPTS), help="take the first N"
     )
-    parser.add_argument("--max-tokens", type=_whole(FEWEST_TOKENS), default=64)
-    parser.add_argument("--repeats", type=_whole(1), default=5, help="rounds after the warm-up")
+    parser.add_argument("--max-tokens", type=whole(FEWEST_TOKENS), default=64)
+    parser.add_argument("--repeats", type=whole(1), default=5, help="rounds after the warm-up")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args(given)
 
@@ -138,7 +151,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 if it could not be run."""
     options = arguments(given)
     try:
-        with Bench(options.model) as bench:
+        with Bench(options.model, options.head) as bench:
             prompts = bench.encode(PROMPTS[: options.prompts], options.max_tokens)
             report = bench.measure(prompts, options.max_tokens, options.repeats)
     except (BenchmarkFailed, MTPLXError) as error:
@@ -146,17 +159,6 @@ def main(given: Sequence[str] | None = None) -> int:
         return 1
     print(json.dumps(asdict(report)) if options.json else page.text(report))
     return 0
-
-
-def _whole(low: int, high: int | None = None) -> Any:
-    allowed = f"a whole number from {low} to {high}" if high else f"a whole number, {low} or more"
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < low or (high is not None and int(text) > high):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
-        return int(text)
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -12,18 +12,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import mtplx_kernel as mk
-
 READ_BYTES = 2**30
 """Much more than processors cache."""
 GPU_READS = 8
 
 
-def describe(engine: mk.Engine, stock_blas: str | None) -> dict[str, Any]:
-    """The machine, and the settings of it that change results, as plain data."""
+def describe(precision: str, blas: str, blas_threads: int | None) -> dict[str, Any]:
+    """The machine, and the settings of it that change results, as plain data.
+
+    Parameters
+    ----------
+    precision
+        Of the model's weights in memory.
+    blas, blas_threads
+        What computes matrix products, and in how many threads.
+    """
     import mlx.core as mx
 
-    status = engine.status()
     on_gpu = mx.default_device().type == mx.DeviceType.gpu
     return {
         "system": f"{platform.system()} {platform.machine()}",
@@ -36,10 +41,9 @@ def describe(engine: mk.Engine, stock_blas: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "mlx": version("mlx"),
         "mlx_lm": version("mlx-lm"),
-        "precision": engine.facts.precision,
-        "blas": status["blas"]["description"],
-        "blas_threads": status["blas"]["threads"],
-        "blas_stock": stock_blas,
+        "precision": precision,
+        "blas": blas,
+        "blas_threads": blas_threads,
         "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith("OPENBLAS_")},
     }
 

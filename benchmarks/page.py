@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -10,11 +10,15 @@ from typing import Any
 from mtplx_kernel.report import labelled, size, table
 
 COLUMNS = {"mlx_lm": "mlx-lm", "mlx_lm_stock": "stock", "ar": "ar", "mtp": "mtp"}
+DOMAIN_COLUMNS = {"mtp_vs_ar_domains": "mtp/ar", "mtp_vs_mlx_lm_domains": "mtp/mlx-lm"}
 MEANINGS = {
     "ar_vs_mlx_lm": "mode ar against mlx-lm, same process and BLAS",
     "ar_vs_mlx_lm_stock": "mode ar against mlx-lm with MLX's own BLAS",
     "mtp_vs_ar": "mode mtp against mode ar",
     "mtp_vs_ar_worst": "the same, on the prompt where mtp does worst",
+    "mtp_vs_ar_domains": "mode mtp against mode ar, mean of the domains",
+    "mtp_vs_mlx_lm": "mode mtp against mlx-lm, same process and BLAS",
+    "mtp_vs_mlx_lm_domains": "mode mtp against mlx-lm, mean of the domains",
     "bandwidth_share": "mode ar's weight reads, of memory bandwidth",
 }
 ENOUGH_ROUNDS = 5
@@ -22,14 +26,27 @@ ENOUGH_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a benchmark found; the JSON object has the same fields."""
+    """What a benchmark found; the JSON object has the same fields.
+
+    Attributes
+    ----------
+    ratios
+        What the benchmark is for.
+    ids_equal
+        Whether all compared tokens are the same; None where none were compared.
+    table
+        One row for each measured thing.
+    domains
+        For each ratio that is a mean over domains, its value in each domain.
+    """
 
     benchmark: str
     model: str
     machine: dict[str, Any]
     ratios: dict[str, float]
-    ids_equal: bool
+    ids_equal: bool | None
     table: list[dict[str, Any]]
+    domains: dict[str, dict[str, float]]
 
 
 def text(report: Report) -> str:
@@ -45,49 +62,85 @@ def text(report: Report) -> str:
         f"medians of {rounds} {'round' if rounds == 1 else 'rounds'}{few}",
         labelled(_machine(report.machine)),
         "Tokens a second after the first, by side; tokens a cycle of mode mtp:\n"
-        + _speeds(report.table, "prompt"),
-        "By kind of text:\n" + _speeds(report.table, "domain"),
+        + _prompts(report.table),
+        _domains(report),
         "Milliseconds to the first token:\n" + _first_tokens(report.table),
         "Ratios:\n"
         + table(
             ("RATIO", "VALUE", "MEANING"),
-            [(name, f"{value:.3f}", MEANINGS[name]) for name, value in report.ratios.items()],
+            [(n, f"{report.ratios[n]:.3f}", m) for n, m in MEANINGS.items() if n in report.ratios],
         ),
         _equality(report),
     ]
     return "\n\n".join(parts)
 
 
-def _machine(machine: dict[str, Any]) -> list[tuple[str, str]]:
+def machine_rows(machine: dict[str, Any]) -> list[tuple[str, str]]:
+    """What any benchmark says of its machine, as labels and texts."""
     rows = [
         ("Machine", f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']}"),
         ("Precision", machine["precision"]),
         ("BLAS", machine["blas"]),
-        ("Memory reads", f"{size(machine['bandwidth_bytes_s'])}/s, measured between the rounds"),
-        ("Weights", f"{size(machine['weight_bytes'])} a token"),
         ("Load", f"{machine['load_average']} at the start (idle is near 0)"),
     ]
-    if machine["blas_stock"]:
-        rows.insert(3, ("Stock BLAS", machine["blas_stock"]))
     if machine["gpu"]:
         rows.insert(1, ("GPU", machine["gpu"]))
+    return rows
+
+
+def _machine(machine: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = machine_rows(machine)
+    if machine["blas_stock"]:
+        rows.append(("Stock BLAS", machine["blas_stock"]))
+    rows += [
+        ("Memory reads", f"{size(machine['bandwidth_bytes_s'])}/s, measured between the rounds"),
+        ("Weights", f"{size(machine['weight_bytes'])} a token"),
+    ]
     if machine["mtp_reason"]:
         rows.append(("No mtp", machine["mtp_reason"]))
     return rows
 
 
-def _speeds(rows: Sequence[dict[str, Any]], key: str) -> str:
+def _prompts(rows: Sequence[dict[str, Any]]) -> str:
     sides = _sides(rows)
     lines = []
-    for name, of_name in _grouped(rows, lambda row: row[key]).items():
-        by_side = _grouped(of_name, lambda row: row["side"])
-        cells = [f"{_mean_rate(by_side[side]):.1f}" for side in sides]
+    for name, of_name in _grouped(rows, lambda row: row["prompt"]).items():
+        by_side = {row["side"]: [row] for row in of_name}
+        cells = _rates(by_side, sides)
         if "mtp" in by_side:
-            cells.append(f"{_mean_rate(by_side['mtp']) / _mean_rate(by_side['ar']):.2f}")
-            cells.append(f"{median(row['tokens_per_cycle'] for row in by_side['mtp']):.2f}")
+            mtp = by_side["mtp"][0]
+            cells += [f"{mtp['tok_s'] / by_side['ar'][0]['tok_s']:.2f}"]
+            cells += [f"{mtp['tokens_per_cycle']:.2f}"]
         lines.append((name, *cells))
-    header = [key.upper(), *(COLUMNS[side] for side in sides)]
+    header = ["PROMPT", *(COLUMNS[side] for side in sides)]
     return table(header + (["mtp/ar", "tok/cycle"] if "mtp" in sides else []), lines)
+
+
+def _domains(report: Report) -> str:
+    """By domain: speeds, and the ratios that are averaged over domains."""
+    sides, names = _sides(report.table), list(report.domains)
+    lines = []
+    for domain, of_domain in _grouped(report.table, lambda row: row["domain"]).items():
+        by_side = _grouped(of_domain, lambda row: row["side"])
+        cells = _rates(by_side, sides)
+        if "mtp" in by_side:
+            cells += [f"{report.domains[name][domain]:.3f}" for name in names]
+            cells += [f"{median(row['tokens_per_cycle'] for row in by_side['mtp']):.2f}"]
+        lines.append((domain, *cells))
+    header = ["DOMAIN", *(COLUMNS[side] for side in sides)]
+    if not names:
+        return "By domain:\n" + table(header, lines)
+    averages = [f"{report.ratios[name]:.3f}" for name in names]
+    lines.append(("average", *("" for _ in sides), *averages, ""))
+    return (
+        "By domain. Ratios are of all tokens of a domain's prompts, medians of the\n"
+        "rounds; their averages are means over the domains, which all count alike:\n"
+        + table([*header, *(DOMAIN_COLUMNS[name] for name in names), "tok/cycle"], lines)
+    )
+
+
+def _rates(by_side: Mapping[str, Sequence[dict[str, Any]]], sides: Sequence[str]) -> list[str]:
+    return [f"{_mean_rate(by_side[side]):.1f}" for side in sides]
 
 
 def _first_tokens(rows: Sequence[dict[str, Any]]) -> str:

@@ -56,7 +56,7 @@ PROMPTS: tuple[BenchmarkPrompt, ...] = (
     ),
     BenchmarkPrompt(
         "story-lighthouse",
-        "story",
+        "stories",
         "Write a short story about a lighthouse keeper who finds a message that she wrote herself.",
     ),
     BenchmarkPrompt(

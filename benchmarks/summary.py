@@ -13,6 +13,11 @@ RATIOS = {
     "ar_vs_mlx_lm": ("ar", "mlx_lm"),
     "ar_vs_mlx_lm_stock": ("ar", "mlx_lm_stock"),
     "mtp_vs_ar": ("mtp", "ar"),
+    "mtp_vs_mlx_lm": ("mtp", "mlx_lm"),
+}
+DOMAIN_RATIOS = {
+    "mtp_vs_ar_domains": ("mtp", "ar"),
+    "mtp_vs_mlx_lm_domains": ("mtp", "mlx_lm"),
 }
 
 
@@ -79,6 +84,29 @@ def ratios(
     read = [rate * weight_bytes for rate in by_side["ar"]]
     found["bandwidth_share"] = ratio(read, bandwidths)
     return found
+
+
+def domain_ratios(
+    runs: Runs, prompts: Sequence[EncodedPrompt], sides: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """For each ratio that is averaged over domains, its value in each: of that domain's runs alone.
+
+    The values are computed as those of `ratios`; names are left out whose sides were not run.
+    """
+    names: dict[str, set[str]] = {}
+    for prompt in prompts:
+        names.setdefault(prompt.domain, set()).add(prompt.name)
+    parts = {
+        domain: {key: found for key, found in runs.items() if key[0] in of_domain}
+        for domain, of_domain in names.items()
+    }
+    return {
+        name: {
+            domain: ratio(rates(part, over), rates(part, under)) for domain, part in parts.items()
+        }
+        for name, (over, under) in DOMAIN_RATIOS.items()
+        if over in sides and under in sides
+    }
 
 
 def divergences(

@@ -71,7 +71,8 @@ CONVERT_OPTIONS = (
 DISTILL_OPTIONS = (
     Option("--out", Path, "DIR", "the folder for the head, and for what a run goes on from"),
     Option("--tokens", _count, "N", "tokens of the model's own text to learn from, such as 24M"),
-    Option("--length", _count, "N", "tokens of a conversation"),
+    Option("--conversation", _count, "N", "tokens of a conversation"),
+    Option("--length", _count, "N", "tokens of a training row, which holds conversations"),
     Option("--depth", _count, "N", "how many tokens ahead it learns to draft"),
     Option("--minutes", _minutes, "X", "minutes of training"),
     Option("--draft-vocab", _count, "N", "draft only the N commonest ids; the text stays exact"),

@@ -129,7 +129,10 @@ def _head_line(head: Mapping[str, Any]) -> str:
     return f"{line} from {head['source']}" if head.get("source") else line
 
 
-def _depth_line(depth: Mapping[str, Any]) -> str:
+def _depth_line(status: Mapping[str, Any]) -> str:
+    if status.get("mode_reason"):
+        return "no drafts"
+    depth = status["depth"]
     number = depth.get("default")
     drafts = "1 draft a cycle" if number == 1 else f"{number} drafts a cycle"
     return _with_reason("adaptive" if number is None else drafts, depth.get("reason"))
@@ -191,7 +194,7 @@ _LINES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "Mode": ("mode", lambda s: _with_reason(s["mode"], s.get("mode_reason"))),
     "Drafters": ("drafters", lambda s: _plain(s["drafters"]) or "none"),
     "Head": ("head", lambda s: _head_line(s["head"])),
-    "Depth": ("depth", lambda s: _depth_line(s["depth"])),
+    "Depth": ("depth", _depth_line),
     "Verify cost": ("verify_ms", _costs_line),
     "Caches": ("caches", lambda s: _caches_line(s["caches"])),
     "Scheduler": ("scheduler", lambda s: _scheduler_line(s["scheduler"])),

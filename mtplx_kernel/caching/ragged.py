@@ -10,10 +10,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from mtplx_kernel.caching.footprint import positions
 from mtplx_kernel.caching.span import Span
-
-GROWTH = 256
-"""Buffers grow by at least this many positions, and by a quarter of what they hold."""
 
 
 class RaggedKVCache:
@@ -123,8 +121,7 @@ class RaggedKVCache:
         if self.span.end <= held:
             assert buffer is not None
             return buffer
-        need = max(self.span.end, held + held // 4)
-        room = -(-need // GROWTH) * GROWTH - held
+        room = positions(self.span.end, held) - held
         fresh = mx.zeros((self.slots, heads, room, dim), new.dtype)
         return fresh if buffer is None else mx.concatenate([buffer, fresh], axis=2)
 
@@ -149,6 +146,11 @@ class RaggedKVCache:
     def nbytes(self) -> int:
         """Bytes held."""
         return sum(a.nbytes for a in self.arrays)
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes that each position of one row takes; 0 before the first forward."""
+        return sum(a.nbytes // (a.shape[0] * a.shape[2]) for a in self.arrays)
 
     def contents(self, slot: int, length: int) -> list[mx.array]:
         """A row's first `length` keys and values, for comparisons."""

@@ -15,6 +15,7 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
+from mtplx_kernel.caching.footprint import Footprint
 from mtplx_kernel.caching.ragged import RaggedKVCache
 from mtplx_kernel.caching.recurrent import RecurrentCache
 from mtplx_kernel.caching.span import Span
@@ -74,6 +75,16 @@ class SlotCaches:
         """Bytes held."""
         return sum(leaf.nbytes for leaf in self._leaves)
 
+    @property
+    def footprint(self) -> Footprint:
+        """What a row takes, read after a forward."""
+        states = [leaf for leaf in self._leaves if isinstance(leaf, RecurrentCache)]
+        buffers = [leaf for leaf in self._leaves if isinstance(leaf, RaggedKVCache)]
+        return Footprint(
+            fixed=sum(leaf.nbytes for leaf in states) // self.slots,
+            position=sum(leaf.position_bytes for leaf in buffers),
+        )
+
     def contents(self, slot: int, length: int) -> list[mx.array]:
         """Everything a row of `length` tokens has in the caches, for comparisons."""
         return [array for leaf in self._leaves for array in leaf.contents(slot, length)]
@@ -115,6 +126,16 @@ class StockCaches:
     def nbytes(self) -> int:
         """Bytes held."""
         return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def footprint(self) -> Footprint:
+        """What the row takes, read after a forward; only plain caches grow with the text."""
+        leaves = [leaf for leaf in _leaves(self.layers) if not leaf.empty()]
+        plain = [leaf for leaf in leaves if type(leaf) is KVCache]
+        buffers: Any = [array for leaf in plain for array in (leaf.keys, leaf.values)]
+        rest: Any = tree_flatten([leaf.state for leaf in leaves if leaf not in plain])
+        fixed = sum(array.nbytes for _, array in rest if isinstance(array, mx.array))
+        return Footprint(fixed, sum(array.nbytes // array.shape[2] for array in buffers))
 
 
 Caches = SlotCaches | StockCaches

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel.checks import margins
+from mtplx_kernel.checks.asking import ask
 from mtplx_kernel.engine.request import FinishReason, Generation
 from mtplx_kernel.errors import RequestFailed
 
@@ -152,8 +153,8 @@ class Comparer:
             "seed": sampling.seed,
         }
         try:
-            ar = self._engine.generate(list(ids), mode="ar", **options)
-            mtp = self._engine.generate(list(ids), mode="mtp", depth=depth, **options)
+            ar = ask(self._engine, ids, mode="ar", **options)
+            mtp = ask(self._engine, ids, mode="mtp", depth=depth, **options)
         except RequestFailed as error:
             return Comparison(name, sampling, depth, problem=str(error), failed=True)
         return Comparison(

@@ -1,4 +1,4 @@
-"""The picture of a tuning: tokens a second of each setting, on a ground that suits any theme."""
+"""The picture of a tuning: the speed of each setting, on a ground that suits any theme."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR, BEST = "#9aa7b8", "#1f6feb"
 # A front end asks for a page and for the picture alone: one drawing serves both.
 @lru_cache(maxsize=1)
 def picture(model: str, rows: tuple[TuneRow, ...], best: Setting) -> bytes | None:
-    """Draw one bar a setting, as a PNG; None where matplotlib is not installed.
+    """Draw one bar a setting, its ratio to mode ar; None where matplotlib is not installed.
 
     Colour is not needed to read it: the best bar says so in words.
     """
@@ -29,17 +29,18 @@ def picture(model: str, rows: tuple[TuneRow, ...], best: Setting) -> bytes | Non
     figure = Figure(figsize=(7, height), dpi=120, layout="constrained", facecolor=GROUND)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor=GROUND)
-    speeds = [row.tok_s for row in rows]
+    ratios = [row.ratio for row in rows]
     colours = [BEST if row.setting == best else BAR for row in rows]
-    bars = axes.barh([row.setting.name for row in rows], speeds, color=colours)
+    bars = axes.barh([row.setting.name for row in rows], ratios, color=colours)
     labels = [
-        f"{row.tok_s:.1f} ({row.ratio:.2f} x ar){', best' if row.setting == best else ''}"
+        f"{row.ratio:.2f} ({row.tok_s:.1f} tokens/s){', best' if row.setting == best else ''}"
         for row in rows
     ]
     axes.bar_label(bars, labels, padding=4, color=INK)
+    axes.axvline(1.0, color=INK, linewidth=1, linestyle=":")
     axes.invert_yaxis()
-    axes.margins(x=0.3)
-    axes.set_xlabel("tokens a second", color=INK)
+    axes.margins(x=0.35)
+    axes.set_xlabel("times the speed of mode ar", color=INK)
     axes.set_title(model, color=INK)
     axes.tick_params(colors=INK)
     axes.spines[["top", "right"]].set_visible(False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from mtplx_kernel.models.watching import watched
 
 
 @contextmanager
@@ -12,8 +13,7 @@ def progress_bar(total: int, what: str, wanted: bool = True) -> Iterator[Callabl
     """Give a function to call after each of `total` runs; the bar is gone at the end."""
     from tqdm import tqdm
 
-    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
     with tqdm(
-        total=total, desc=what, unit="run", leave=False, disable=not (wanted and watched)
+        total=total, desc=what, unit="run", leave=False, disable=not (wanted and watched())
     ) as bar:
         yield bar.update

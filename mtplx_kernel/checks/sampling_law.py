@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mtplx_kernel.checks.asking import ask
 from mtplx_kernel.checks.chi_square import Fit, fit, survival
 from mtplx_kernel.checks.comparing import Comparer, Result, Sampling
 from mtplx_kernel.decoding.params import Acceptance
@@ -118,8 +119,9 @@ def check_law(
 def _drawn(
     engine: Engine, ids: Sequence[int], sampling: Sampling, mode: str, acceptance: Acceptance
 ) -> Generation:
-    return engine.generate(
-        list(ids),
+    return ask(
+        engine,
+        ids,
         mode=mode,
         depth=TOKENS - 1,
         acceptance=acceptance,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from mtplx_kernel.checks.asking import ask
 from mtplx_kernel.checks.progress import progress_bar
 from mtplx_kernel.checks.prompts import CheckPrompt, first_prompts, whole
 from mtplx_kernel.checks.tune_report import Setting, TuneReport, TuneRow, best_of
@@ -180,8 +181,9 @@ def _run_all(
     runs: dict[Setting, list[list[Run]]] = {s: [[] for _ in prompts] for s in settings}
 
     def run(setting: Setting, prompt: Sequence[int]) -> Run:
-        generation = engine.generate(
-            list(prompt),
+        generation = ask(
+            engine,
+            prompt,
             mode=setting.mode,
             depth=setting.depth,
             max_tokens=length,

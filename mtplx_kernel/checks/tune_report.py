@@ -116,8 +116,8 @@ class TuneReport:
     @property
     def description(self) -> str:
         """The picture in words, for those who do not see it."""
-        speeds = ", ".join(f"{row.setting.name} {row.tok_s:.1f}" for row in self.rows)
-        return f"Bar chart of tokens a second with {self.model}: {speeds}. {self.verdict}."
+        ratios = "; ".join(f"{row.setting.name}: {row.ratio:.2f}" for row in self.rows)
+        return f"Bar chart of {self.model}, times the speed of mode ar. {ratios}. {self.verdict}."
 
     @property
     def _facts(self) -> list[tuple[str, str]]:

@@ -62,9 +62,7 @@ def decode_timer(target: Target, caches: Caches) -> Callable[[], float]:
     return run
 
 
-def measure_costs(
-    target: Target, caches: Caches, *, look_ahead: bool
-) -> tuple[CostCurve, bool]:
+def measure_costs(target: Target, caches: Caches, *, look_ahead: bool) -> tuple[CostCurve, bool]:
     """Time forwards over blocks of different lengths; the least disturbed of a few each.
 
     Parameters

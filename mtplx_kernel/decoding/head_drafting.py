@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import mlx.core as mx
 
@@ -54,6 +55,8 @@ class _State:
     seen
         The target's states from there on: where each piece starts, and the piece, shape
         (1, width, states). A piece holds up to where the next one starts.
+    last
+        For heads of several stages, their states of the last pair that was fed.
     judged_at
         Length of the row when a draft was last verified.
     """
@@ -61,6 +64,7 @@ class _State:
     judged_at: int
     fed: int = 0
     seen: list[tuple[int, mx.array]] = field(default_factory=list)
+    last: mx.array | None = None
     ladder: Ladder = field(default_factory=Ladder)
 
 
@@ -101,8 +105,9 @@ class HeadDrafter:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The caches' arrays."""
-        return self.caches.arrays
+        """The caches' arrays, and what later feeds go on from."""
+        lasts = [state.last for state in self._states.values() if state.last is not None]
+        return self.caches.arrays + lasts
 
     def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
         """Keep the states until the tokens after them are known; feed what has piled up."""
@@ -148,6 +153,8 @@ class HeadDrafter:
         state = self._state(row)
         if not most or not state.seen:
             return Choice(0, 0.0)
+        if self.head.stages > 1:
+            most = min(most, self.head.stages)
         rates = state.ladder.given(self._ladder.given([FIRST_PRIOR]))
         pending = len(row.ids) - row.committed
         least = 0 if row.params.depth is None else most
@@ -171,14 +178,15 @@ class HeadDrafter:
         columns = self.head.vocabulary
         steps: list[Drawn] = []
         for depth in range(max(counts)):
+            head = self.head.at(depth)
             if depth:
                 span = Span(
                     rows[0].slot, [len(row.ids) - 2 + depth for row in rows], [1] * len(rows)
                 )
                 cache = self.caches.begin(span)
                 fed = mx.maximum(steps[-1].tokens, 0)[:, None]  # -1 marks a draft that failed
-                hidden = self.head.recur(hidden, fed, cache)
-            logits = self.head.logits(hidden[:, 0])
+                hidden = head.recur(hidden, fed, cache)
+            logits = head.logits(hidden[:, 0])
             steps.append(draw_drafts(logits, columns, self._vocabulary, rows, depth))
         return Computed(
             mx.stack([step.tokens for step in steps], axis=1),
@@ -198,8 +206,31 @@ class HeadDrafter:
             features.append(_between(state.seen, state.fed, end))
             state.fed = end
             state.seen = [(s, piece) for s, piece in state.seen if s + piece.shape[1] > end]
-        padded = _padded(features, span.width)
-        return self.head.feed(padded, mx.array(tokens), self.caches.begin(span))
+        padded, cache = _padded(features, span.width), self.caches.begin(span)
+        if self.head.stages == 1:
+            return self.head.feed(padded, mx.array(tokens), cache)
+        return self._feed_stages(rows, counts, padded, mx.array(tokens), cache)
+
+    def _feed_stages(
+        self,
+        rows: Sequence[Row],
+        counts: Sequence[int],
+        features: mx.array,
+        tokens: mx.array,
+        cache: list[Any],
+    ) -> mx.array:
+        """Feed a head that goes on from its own states, and keep the last of each row."""
+        known = [self._state(row).last for row in rows]
+        like = next((last for last in known if last is not None), None)
+        before = None
+        if like is not None:
+            empty = mx.zeros_like(like)
+            before = mx.concatenate([empty if last is None else last for last in known])
+        states = self.head.feed_after(features, tokens, cache, before)
+        for r, (row, count) in enumerate(zip(rows, counts, strict=True)):
+            if count:
+                self._state(row).last = states[r : r + 1, count - 1 : count]
+        return states
 
 
 def _between(seen: Sequence[tuple[int, mx.array]], start: int, end: int) -> mx.array | None:

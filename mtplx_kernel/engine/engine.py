@@ -15,25 +15,15 @@ import anyio.to_thread
 from mtplx_kernel.decoding.params import SamplingParams
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.ledger import Ledger
+from mtplx_kernel.engine.memory import check_memory_gb
 from mtplx_kernel.engine.opened import Opened
 from mtplx_kernel.engine.owner import Owner
 from mtplx_kernel.engine.pieces import TextPieces
 from mtplx_kernel.engine.prompts import Prompt, PromptEncoder
-from mtplx_kernel.engine.request import (
-    FinishReason,
-    Generation,
-    Handle,
-    Request,
-    check_timeout,
-)
+from mtplx_kernel.engine.request import FinishReason, Generation, Handle, Request, check_timeout
 from mtplx_kernel.engine.status import describe
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
-from mtplx_kernel.errors import (
-    InvalidRequest,
-    MTPLXError,
-    QueueFull,
-    RequestTimeout,
-)
+from mtplx_kernel.errors import InvalidRequest, MTPLXError, QueueFull, RequestTimeout
 from mtplx_kernel.models import catalog
 from mtplx_kernel.scheduling.modes import check_mode
 
@@ -57,10 +47,12 @@ class Engine:
         mode: str | None = None,
         scheduler: str = "serial",
         queue_limit: int = QUEUE_LIMIT,
+        memory_gb: float | None = None,
         progress: bool = True,
     ) -> None:
         if isinstance(queue_limit, bool) or not isinstance(queue_limit, int) or queue_limit < 1:
             raise InvalidRequest(f"queue_limit must be at least 1, not {queue_limit!r}")
+        check_memory_gb(memory_gb)
         self.scheduler = str(check_mode(scheduler))
         wanted = SamplingParams(mode=mode).mode  # type: ignore[arg-type]
         self.timeline = Timeline()
@@ -71,7 +63,8 @@ class Engine:
         )
         # An engine that nobody holds lets its model go; open requests hold theirs.
         weakref.finalize(self, self._owner.request_stop).atexit = False
-        self.facts, self.tokenizer, self._fit = self._owner.load()
+        self.facts, self.tokenizer, self._fit, memory = self._owner.load()
+        self._memory = memory.within(memory_gb)
         try:
             self._encoder = PromptEncoder(self.tokenizer, self.facts)
             self._defaults = Defaults(
@@ -240,7 +233,7 @@ class Engine:
         Raises
         ------
         InvalidRequest
-            If the prompt or an option is wrong.
+            If the prompt or an option is wrong, or the caches would never fit in the memory.
         QueueFull
             If as many requests wait as may.
         EngineClosed
@@ -281,6 +274,7 @@ class Engine:
             "state": state,
             "reason": self._ledger.reason,
             **describe(self.facts, runner, self._fit.rollback_reason),
+            **self._memory.status(),
             "depth": self._defaults.depth_status(),
             "mode": self.mode,
             "mode_reason": self.mode_reason,
@@ -327,6 +321,8 @@ class Engine:
             raise InvalidRequest(f"on_token must be a function of id and text, not {on_token!r}")
         params = self._params(options)
         ids = self._encoder.encode(prompt, raw=raw, system=system)
+        longest = min(len(ids) + params.max_tokens, self.facts.context_length)
+        self._memory.admit(len(ids), longest, self._defaults.checked(params.mode))
 
         def make(request_id: str) -> Handle:
             handle = self._handle(request_id, ids, params, on_token)

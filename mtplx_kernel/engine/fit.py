@@ -109,7 +109,13 @@ def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
     else:
         curve, steady = measure_costs(target, caches, look_ahead=look_ahead)
         parts = {} if head_caches is None else _head_seconds(loaded, head_caches)
-        known = Measured(curve.tokens, curve.seconds, parts, blas.threads())
+        known = Measured(
+            curve.tokens,
+            curve.seconds,
+            parts,
+            blas.threads(),
+            tuned=measured.recall_tuned(key),
+        )
         problem = measured.keep(key, known) if steady else "the machine was too busy to keep it"
         origin = f"measured at this load: {problem or why}"
     return Fit(reason, look_ahead, known, origin, key), caches, head_caches

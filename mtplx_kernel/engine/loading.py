@@ -14,6 +14,7 @@ def load(
     mode: str | None = None,
     scheduler: str = "serial",
     queue_limit: int = QUEUE_LIMIT,
+    memory_gb: float | None = None,
     progress: bool = True,
 ) -> Engine:
     """Load a model and start its engine.
@@ -32,6 +33,9 @@ def load(
         The scheduler mode.
     queue_limit
         How many requests may wait.
+    memory_gb
+        Budget for weights and caches, in GB (10^9 bytes): a request whose caches can never fit is
+        refused. None takes 85 % of the device's memory.
     progress
         Show a progress bar while something is downloaded.
 
@@ -47,5 +51,6 @@ def load(
         mode=mode,
         scheduler=scheduler,
         queue_limit=queue_limit,
+        memory_gb=memory_gb,
         progress=progress,
     )

@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mtplx_kernel.engine.fit import Fit
+from mtplx_kernel.engine.memory import Memory
 from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
+from mtplx_kernel.engine.slices import SLICE_S, join, wait_for
 from mtplx_kernel.errors import EngineClosed, InvalidRequest, ModelUnusable, MTPLXError
 from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
 from mtplx_kernel.scheduling.modes import make_policy
 
 Mail = Callable[[Runner], None]
 Answer = TypeVar("Answer")
-ALIVE_POLL_S = 0.5
 
 
 class Owner:
@@ -66,14 +67,14 @@ class Owner:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mtplx-owner-{name}", daemon=True)
 
-    def load(self) -> tuple[ModelFacts, Any, Fit]:
+    def load(self) -> tuple[ModelFacts, Any, Fit, Memory]:
         """Start the thread and wait for the model; an interrupt abandons the load.
 
         Returns
         -------
         tuple
-            What other threads may have of it: the facts, the tokenizer, and how it fits this
-            machine (its plain data; the caches are the thread's).
+            What other threads may have of it, which is plain data: the facts, the tokenizer, how it
+            fits this machine, and what memory its requests take.
 
         Raises
         ------
@@ -84,7 +85,7 @@ class Owner:
             # The interpreter must not end under a thread that is inside MLX.
             atexit.register(self.stop)
             self._thread.start()
-            self._ready.wait()
+            wait_for(self._ready)
         except BaseException:
             self.request_stop()
             raise
@@ -93,7 +94,8 @@ class Owner:
             raise self._load_error
         assert self.loaded is not None
         assert self.runner is not None
-        return self.loaded.facts, self.loaded.tokenizer, self.runner.fit
+        runner = self.runner
+        return self.loaded.facts, self.loaded.tokenizer, runner.fit, runner.memory
 
     def post(self, mail: Mail) -> None:
         """Have `mail` run on the thread, between two quanta."""
@@ -119,7 +121,7 @@ class Owner:
         self.post(mail)
         while True:
             try:
-                return answer.result(ALIVE_POLL_S)
+                return answer.result(SLICE_S)
             except FutureTimeout:
                 if not self._thread.is_alive() and not answer.done():
                     raise EngineClosed("the engine ended before it could answer") from None
@@ -137,8 +139,8 @@ class Owner:
             Let the open requests finish first.
         """
         self.post(self._drain if drain else self._stop)
-        if not self._current and self._thread.is_alive():
-            self._thread.join()
+        if not self._current:
+            join(self._thread)
 
     def refuse_waiting(self) -> None:
         """Raise InvalidRequest on the thread itself: it would wait for its own work."""

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.engine.slices import SLICE_S, wait_for
 from mtplx_kernel.engine.timeline import DecodeWindow
 from mtplx_kernel.errors import InvalidRequest, RequestFailed, RequestTimeout
 
@@ -186,7 +187,7 @@ class Handle:
         check_timeout(timeout)
         if not self.done:
             self._refuse_waiting()
-        return self._done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        return wait_for(self._done, timeout)
 
     def result(self, timeout: float | None = None) -> Generation:
         """Wait for the end and return what came of it.
@@ -215,7 +216,7 @@ class Handle:
         assert self._generation is not None
         return self._generation
 
-    def pieces(self, poll_s: float = 0.05) -> Iterator[str]:
+    def pieces(self, poll_s: float = SLICE_S) -> Iterator[str]:
         """Text as it is decoded, until the request ends (with whatever end).
 
         Parameters

@@ -14,6 +14,7 @@ from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep, Outcome
 from mtplx_kernel.decoding.text import TextStream
 from mtplx_kernel.engine.fit import fit
+from mtplx_kernel.engine.memory import measure
 from mtplx_kernel.engine.request import (
     FinishReason,
     Generation,
@@ -55,6 +56,8 @@ class Runner:
     weights_bytes, caches_bytes
         What the model and its caches hold in memory. Plain numbers that any thread may read,
         renewed after every forward.
+    memory
+        What requests will take.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Runner:
         self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=self.fit.look_ahead)
         self.jobs: dict[str, Job] = {}
         self.weights_bytes = _weights_bytes(loaded)
+        self.memory = measure(loaded, self.weights_bytes, rollback=caches.rollback)
         self.caches_bytes = self._held_bytes()
         self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)
 

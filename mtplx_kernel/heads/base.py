@@ -52,11 +52,15 @@ class Head(nn.Module):
     vocabulary
         Ids of the columns of `logits`, int32 of shape (columns,); None where column n is id n.
         Ids left out are never drafted.
+    stages
+        How many drafts it can give one after the other, each with layers of its own; 1 where the
+        same layers give as many as are asked for.
     """
 
     family: str
     taps: tuple[Tap, ...]
     vocabulary: mx.array | None
+    stages: int = 1
 
     def make_cache(self) -> list[Any]:
         """One mlx-lm cache for each attention layer of the head, in layer order."""
@@ -80,6 +84,23 @@ class Head(nn.Module):
             The head's own states, shape (rows, width, hidden): what `recur` and `logits` take.
         """
         raise NotImplementedError
+
+    def feed_after(
+        self, features: mx.array, tokens: mx.array, cache: list[Any], before: mx.array | None
+    ) -> mx.array:
+        """As `feed`, for heads of several stages, which go on from their own states.
+
+        Parameters
+        ----------
+        before
+            The head's states of the pair before each row's first, shape (rows, 1, hidden); None
+            where the rows begin here.
+        """
+        return self.feed(features, tokens, cache)
+
+    def at(self, depth: int) -> Head:
+        """What drafts at a depth, 0 being the first: its `recur` and `logits` are to be used."""
+        return self
 
     def recur(self, hidden: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
         """Run one step deeper, over the head's own states and the tokens that they led to.

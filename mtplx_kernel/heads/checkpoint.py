@@ -12,6 +12,8 @@ from mlx.utils import tree_flatten
 
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.base import Shared
+from mtplx_kernel.heads.centred import is_norm, lacks_one
+from mtplx_kernel.heads.chained import ChainedHead, build
 from mtplx_kernel.heads.dequantise import without_fp8
 from mtplx_kernel.heads.families import family_of, text_config
 from mtplx_kernel.heads.files import TensorFile, missing_files, plain, tensor_files
@@ -20,7 +22,9 @@ from mtplx_kernel.heads.native import Family, NativeHead, Weights
 from mtplx_kernel.heads.sharing import share_equal_ends
 
 FORMAT = "mtplx_kernel-head"
+"""Of all files of heads that this package writes; `family` in the metadata tells them apart."""
 VERSION = "1"
+DISTILLED = "distilled"
 CONVERTED_NAME = "mtp.safetensors"
 
 
@@ -54,12 +58,14 @@ def head_files(folder: Path, config: Mapping[str, Any]) -> list[Path]:
     Raises
     ------
     ModelUnusable
-        If a file of the folder is damaged.
+        If a file of the folder is damaged, or an index promises tensors of a head in a file that
+        is not there.
     """
     family = family_of(config)
     if family is None:
         return []
-    return [s.file.path for s in _sources(tensor_files(folder), family, text_config(config))]
+    found = _sources(folder, tensor_files(folder), family, text_config(config))
+    return [source.file.path for source in found]
 
 
 def holds_head(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -68,8 +74,14 @@ def holds_head(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def load_native(
-    folder: Path, config: Mapping[str, Any], *, shared: Shared, hidden: int, vocabulary: int
-) -> NativeHead | None:
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    shared: Shared,
+    hidden: int,
+    vocabulary: int,
+    lazy: bool = False,
+) -> NativeHead | ChainedHead | None:
     """Load the head that a model folder holds.
 
     Parameters
@@ -84,10 +96,13 @@ def load_native(
         Size of the target's hidden states.
     vocabulary
         How many ids the target's logits cover.
+    lazy
+        Leave the tensors in the files until they are used, but for the norms, and for ends that
+        have to be compared with the target's.
 
     Returns
     -------
-    NativeHead or None
+    NativeHead, ChainedHead or None
         None where no tensor of a head is there, whatever the config says. Its arrays have the
         precision of the files; quantised tensors become quantised modules. An embedding or output
         head that only repeats the target's is dropped.
@@ -95,40 +110,33 @@ def load_native(
     Raises
     ------
     ModelUnusable
-        If tensors are missing, unknown, of another shape than the model needs, or damaged.
+        If tensors are missing, unknown, of another shape than the model needs, or damaged, an
+        index promises some in a file that is not there, or a norm is not finite.
     """
     family = family_of(config)
     if family is None:
         return None
     text = text_config(config)
     files = tensor_files(folder)
-    sources = _sources(files, family, text)
-    _refuse_absent_files(folder, family, text)
+    sources = _sources(folder, files, family, text)
     if not sources:
         return None
     what = f"the {family.name} head in {', '.join(s.file.path.name for s in sources)}"
     try:
         weights = _weights(sources, files, family, text)
-        head = NativeHead(
-            family,
-            text,
-            hidden,
-            shared,
-            own_embed="embed.weight" in weights,
-            own_output="output.weight" in weights,
-            vocabulary=vocabulary,
-        )
+        head = build(family, text, hidden, shared, weights, vocabulary)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as err:
         reason = " ".join(f"{type(err).__name__} {err}".split())[:200]
         raise ModelUnusable(
             f"{what} does not go with the model's config: {reason}; it must be a head of this model"
         ) from err
-    fill(head, weights, what)
-    share_equal_ends(head, shared)
+    fill(head, weights, what, lazy=lazy)
+    for one in head.heads if isinstance(head, ChainedHead) else [head]:
+        share_equal_ends(one, shared)
     return head
 
 
-def save_native(head: NativeHead, path: Path) -> None:
+def save_native(head: NativeHead | ChainedHead, path: Path) -> None:
     """Write a head's own parameters, as they are, for `load_native` to find beside a model.
 
     Parameters
@@ -146,12 +154,24 @@ def save_native(head: NativeHead, path: Path) -> None:
     mx.save_safetensors(str(path), parameters, notes)
 
 
-def _sources(files: list[TensorFile], family: Family, config: Mapping[str, Any]) -> list[_Source]:
-    converted = [_own(file) for file in files if file.metadata.get("format") == FORMAT]
+def _sources(
+    folder: Path, files: list[TensorFile], family: Family, config: Mapping[str, Any]
+) -> list[_Source]:
+    converted = [_own(file) for file in files if _is_native(file)]
     if converted:
         return converted[:1]
-    found = [source for file in files if (source := _published(file, family, config))]
-    return [s for s in found if s.file.role != "model"] or found
+    published = [file for file in files if file.metadata.get("format") != FORMAT]
+    found = [source for file in published if (source := _published(file, family, config))]
+    sidecars = [source for source in found if source.file.role != "model"]
+    if not sidecars:
+        _refuse_absent_files(folder, files, family, config)
+    return sidecars or found
+
+
+def _is_native(file: TensorFile) -> bool:
+    """Whether `save_native` wrote it; a distilled head is written in the same format."""
+    family = file.metadata.get("family")
+    return file.metadata.get("format") == FORMAT and family not in (None, DISTILLED)
 
 
 def _own(file: TensorFile) -> _Source:
@@ -168,11 +188,15 @@ def _published(file: TensorFile, family: Family, config: Mapping[str, Any]) -> _
     return _Source(file, bare, bare=True) if bare else None
 
 
-def _refuse_absent_files(folder: Path, family: Family, config: Mapping[str, Any]) -> None:
-    for name, file in missing_files(folder):
-        if family.owns(plain(name), config):
+def _refuse_absent_files(
+    folder: Path, files: list[TensorFile], family: Family, config: Mapping[str, Any]
+) -> None:
+    """An index may be older than the files: what they hold under another name is not missing."""
+    here = {plain(name) for file in files for name in file.shapes}
+    for name, absent in missing_files(folder):
+        if family.owns(plain(name), config) and plain(name) not in here:
             raise ModelUnusable(
-                f"{folder} has a head whose tensors are in {file}, which is missing; fetch it too"
+                f"{folder} has a head whose tensors are in {absent}, which is missing; fetch it too"
             )
 
 
@@ -188,7 +212,7 @@ def _weights(
         return raw
     weights = family.read(without_fp8(raw, config), config)
     if family.original is not None and _zero_centred(sources, files, weights, family, config):
-        weights = {n: a + 1.0 if _is_norm(n, a) else a for n, a in weights.items()}
+        weights = {n: a + 1.0 if is_norm(n, a) else a for n, a in weights.items()}
     return weights
 
 
@@ -209,19 +233,18 @@ def _zero_centred(
 ) -> bool:
     """Whether the head's norms are still in the published form, which lacks 1.
 
-    Among the model's own tensors the rule is that of mlx-lm's `sanitize` for the same files. A
-    sidecar is as published unless it leaves the family's prefix out, as converters do. Whatever
-    these rules say, a norm that is negative on average lacks 1: as a gain it would turn the
-    states around.
+    A norm that is negative on average does: as a gain it would turn the states around. Else the
+    writer of the files tells: "pt" stands for the published tensors, "mlx" for mlx-lm's. Where
+    none is noted, a sidecar is as published unless it leaves the family's prefix out, as converters
+    do, and for the model's own tensors the rule is that of mlx-lm's `sanitize`.
     """
     assert family.original is not None
-    if any(bool(mx.mean(a) < 0) for name, a in weights.items() if _is_norm(name, a)):
+    if lacks_one(weights):
         return True
+    writers = {source.file.metadata.get("format") for source in sources}
+    if writers in ({"pt"}, {"mlx"}):
+        return writers == {"pt"}
     if sources[0].file.role != "model":
         return not sources[0].bare
     shapes = {plain(n): s for f in files if f.role == "model" for n, s in f.shapes.items()}
     return family.original(shapes, config)
-
-
-def _is_norm(name: str, array: mx.array) -> bool:
-    return name.endswith("norm.weight") and array.ndim == 1

@@ -79,8 +79,9 @@ class Attention(nn.Module):
         def split(y: mx.array, heads: int) -> mx.array:
             return y.reshape(rows, width, heads, self._dim).transpose(0, 2, 1, 3)
 
-        queries = self.rope(split(self.q_proj(x), self._heads), offset=offset)
-        keys = self.rope(split(self.k_proj(x), self._kv_heads), offset=offset)
+        rope: Any = self.rope  # its stub knows of one offset only, not of one a row
+        queries = rope(split(self.q_proj(x), self._heads), offset=offset)
+        keys = rope(split(self.k_proj(x), self._kv_heads), offset=offset)
         return queries, keys, split(self.v_proj(x), self._kv_heads)
 
     def merge(self, mixed: mx.array) -> mx.array:
@@ -159,12 +160,15 @@ class DistilledHead(Head):
         return self._vocabulary
 
     def make_cache(self) -> list[Any]:
+        """One cache: the head has one block."""
         return [KVCache()]
 
     def feed(self, features: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
+        """As `Head.feed`."""
         return self.recur(self.fused(features), tokens, cache)
 
     def recur(self, hidden: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
+        """As `Head.recur`."""
         x = self.joined(hidden, self._shared.embed(tokens))
         mask = create_attention_mask(x, cache[0])
         x = x + self.self_attn(self.input_layernorm(x), mask, cache[0])
@@ -186,7 +190,8 @@ class DistilledHead(Head):
 
     def finished(self, x: mx.array) -> mx.array:
         """The head's states, from the residual stream after attention."""
-        return self.norm(x + self.mlp(self.post_attention_layernorm(x)))
+        states: mx.array = self.norm(x + self.mlp(self.post_attention_layernorm(x)))
+        return states
 
 
 def output_rows(output: nn.Module, ids: mx.array) -> dict[str, Any]:
@@ -228,7 +233,8 @@ def save_distilled(path: Path, head: DistilledHead, base_norm: mx.array) -> None
     tensors = {name: array.astype(mx.bfloat16) for name, array in parameters.items()}
     tensors["vocabulary"] = head.vocabulary.astype(mx.int32)
     tensors["base.norm"] = base_norm.astype(mx.float32)
-    metadata = {"format": FORMAT, "version": VERSION, "config": head.config.to_json()}
+    metadata = {"format": FORMAT, "version": VERSION, "family": head.family}
+    metadata["config"] = head.config.to_json()
     mx.save_safetensors(str(path), tensors, metadata)
 
 
@@ -274,7 +280,7 @@ def load_distilled(
             f"{path.name} is a head for a model of hidden size, vocabulary and layers {found}, "
             f"and this one has {(hidden, vocabulary, layers)}; distil one for this model"
         )
-    if norm is None or norm.shape != base_norm.shape or _error(norm, base_norm) > MOST_NORM_ERROR:
+    if norm is None or norm.shape != base_norm.shape or not _alike(norm, base_norm):
         raise ModelUnusable(
             f"{path.name} is a head for another model: the final norms differ; distil one for this"
         )
@@ -297,15 +303,21 @@ def load_distilled(
 
 def _read(path: Path) -> tuple[dict[str, mx.array], HeadConfig]:
     try:
-        tensors, metadata = mx.load(str(path), format="safetensors", return_metadata=True)
+        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
+        tensors, metadata = loaded
         mx.eval(tensors)
     except (RuntimeError, ValueError, OSError) as error:
         raise ModelUnusable(
             f"{path} cannot be read: {' '.join(str(error).split())[:200]}; it must be a "
             "head.safetensors that distillation wrote"
         ) from error
-    if metadata.get("format") != FORMAT:
-        raise ModelUnusable(f"{path.name} is not a distilled head; name a head.safetensors of one")
+    # The first files that were written name no family; a checkpoint's own head names its own.
+    kind = (metadata.get("format"), metadata.get("family", DistilledHead.family))
+    if kind != (FORMAT, DistilledHead.family):
+        raise ModelUnusable(
+            f"{path.name} is not a distilled head; name a head.safetensors of one, or the folder "
+            "of a checkpoint with its own"
+        )
     if metadata.get("version") != VERSION:
         raise ModelUnusable(
             f"{path.name} has format version {metadata.get('version')}, and only {VERSION} is "
@@ -317,6 +329,7 @@ def _read(path: Path) -> tuple[dict[str, mx.array], HeadConfig]:
         raise ModelUnusable(f"{path.name} is damaged: its config cannot be read") from error
 
 
-def _error(a: mx.array, b: mx.array) -> float:
+def _alike(a: mx.array, b: mx.array) -> bool:
     a, b = a.astype(mx.float32), b.astype(mx.float32)
-    return float(mx.linalg.norm(a - b) / (mx.linalg.norm(b) + 1e-12))
+    error = mx.linalg.norm(a - b) / (mx.linalg.norm(b) + 1e-12)
+    return bool(error <= MOST_NORM_ERROR)  # false where it is not a number

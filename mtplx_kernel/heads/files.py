@@ -132,15 +132,17 @@ def read_header(path: Path, role: Role = "other") -> TensorFile:
 def missing_files(folder: Path) -> Iterator[tuple[str, str]]:
     """Tensors that an index promises in files that are not there, with the file's name.
 
+    Only indexes of safetensors count: others speak of files that are not read.
+
     Raises
     ------
     ModelUnusable
         If an index is damaged.
     """
-    for path in sorted(folder.glob("*.index.json")):
+    for path in sorted(folder.glob("*.safetensors.index.json")):
         try:
-            places: dict[str, str] = json.loads(path.read_text())["weight_map"]
-        except (OSError, ValueError, KeyError) as err:
+            places: dict[str, str] = dict(json.loads(path.read_text())["weight_map"])
+        except (OSError, ValueError, KeyError, TypeError) as err:
             raise _damaged(path, str(err)) from err
         for name, file in places.items():
             if not (folder / file).exists():

@@ -10,10 +10,12 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import infer_quant_config
 
 from mtplx_kernel.errors import ModelUnusable
-from mtplx_kernel.heads.native import NativeHead, Weights
+from mtplx_kernel.heads.base import Head
+from mtplx_kernel.heads.centred import damaged_norms
+from mtplx_kernel.heads.native import Weights
 
 
-def fill(head: NativeHead, weights: Weights, what: str) -> None:
+def fill(head: Head, weights: Weights, what: str, *, lazy: bool = False) -> None:
     """Quantise the modules whose tensors are, then load all tensors.
 
     Parameters
@@ -24,11 +26,14 @@ def fill(head: NativeHead, weights: Weights, what: str) -> None:
         One for each parameter, and for each quantised module its scales and biases.
     what
         What the user has, for errors: "the mimo head in model.safetensors".
+    lazy
+        Read the norms only.
 
     Raises
     ------
     ModelUnusable
-        If tensors are missing, unknown, of another shape, or cannot be read.
+        If tensors are missing, unknown, of another shape, or cannot be read, or a norm is not
+        finite.
     """
     try:
         nn.quantize(head, class_predicate=lambda path, module: _quantisation(path, module, weights))
@@ -41,9 +46,16 @@ def fill(head: NativeHead, weights: Weights, what: str) -> None:
     head.load_weights(list(weights.items()))
     head.eval()
     try:
-        mx.eval(head.parameters())
+        damaged = damaged_norms(weights)
+        if not lazy:
+            mx.eval(head.parameters())
     except (RuntimeError, ValueError) as err:
-        raise ModelUnusable(f"{what} cannot be read: {err}; fetch it again") from err
+        reason = " ".join(str(err).split())[:200]
+        raise ModelUnusable(f"{what} cannot be read: {reason}; fetch it again") from err
+    if damaged:
+        raise ModelUnusable(
+            f"{what} is damaged: {_some(damaged)} must be finite numbers; fetch or convert it anew"
+        )
 
 
 def _quantisation(path: str, module: Any, weights: Weights) -> Any:

@@ -51,7 +51,8 @@ class Family:
         head has its own, `embed.weight` and `output.weight`. Splits, stacks and renames as the
         checkpoint needs, of quantised tensors (`.scales`, `.biases`) as well; tensors left out
         are not used, tensors it does not know are kept under any name and refused by the loader.
-        fp8 weights come dequantised.
+        fp8 weights come dequantised. Where several heads follow one another, those of head S begin
+        with `heads.S.`: see `mtplx_kernel.heads.chained`.
     layers
         Builds the head's layers from the config. Each is called as layer(states, mask, cache).
     hidden

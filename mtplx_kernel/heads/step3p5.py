@@ -2,10 +2,10 @@
 
 Layout: `model.layers.N.{enorm,hnorm,eh_proj,shared_head.norm,shared_head.output}` and a decoder
 layer, sometimes below `transformer.`, for N from the number of the model's layers on; norms lack 1
-where the checkpoint is as published. The first of them is run and looped for deeper drafts; its
-states go on before its norm. Checked on a tiny checkpoint in that layout against a NumPy
-transcription of the formula, which, but for the limit of the MLP, was checked against the layer
-that transformers has for Step 3.7.
+where the checkpoint is as published. They follow one another (`chained.py`), the states going on
+before the norm; where there is one only, it is looped. Checked on tiny checkpoints in that layout
+against a NumPy transcription of the formula, which, but for the limit of the MLP, was checked
+against the layer that transformers has for Step 3.7.
 """
 
 from __future__ import annotations
@@ -46,11 +46,17 @@ def owns(name: str, config: Config) -> bool:
 
 
 def read(weights: Weights, config: Config) -> Weights:
-    """Parameters of the first head; the embedding it may repeat is the target's."""
-    first = f"model.layers.{config['num_hidden_layers']}."
-    bare = {n.removeprefix(first): a for n, a in weights.items() if n.startswith(first)}
-    bare = {n.removeprefix("transformer."): a for n, a in bare.items()}
-    return renamed({n: a for n, a in bare.items() if "embed" not in n}, BEGINNINGS)
+    """Parameters of all heads, or of the only one. An embedding that they repeat is left out."""
+    first = int(config["num_hidden_layers"])
+    bare = {n.replace(".transformer.", "."): a for n, a in weights.items() if "embed" not in n}
+    numbers = {int(layer[1]) - first for n in bare if (layer := LAYER.match(n)) is not None}
+    named: Weights = {}
+    for number in numbers:
+        at = f"model.layers.{first + number}."
+        own = {n.removeprefix(at): a for n, a in bare.items() if n.startswith(at)}
+        place = f"heads.{number}." if len(numbers) > 1 else ""
+        named |= {place + n: a for n, a in renamed(own, BEGINNINGS).items()}
+    return named
 
 
 def published(shapes: Mapping[str, tuple[int, ...]], config: Config) -> bool:
@@ -61,7 +67,7 @@ def published(shapes: Mapping[str, tuple[int, ...]], config: Config) -> bool:
 
 
 def layers(config: Config) -> list[nn.Module]:
-    """The layer after the model's last."""
+    """The layer after the last of so many as the config says."""
     args = _reaching(config)
     return [Step3p5DecoderLayer(args, args.num_hidden_layers)]
 

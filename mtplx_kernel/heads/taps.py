@@ -47,7 +47,7 @@ class Taps:
 
 
 def _watch(layer: Any, taken: dict[int, mx.array], tap: int) -> None:
-    """Give one layer a class of its own that keeps what it returns; its parameters stay as named."""
+    """Give one layer a class of its own that keeps what it returns; its parameters' names stay."""
     kind = type(layer)
 
     def call(self: Any, *args: Any, **options: Any) -> Any:

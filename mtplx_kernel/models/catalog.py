@@ -22,6 +22,9 @@ _HUB_FILES = [
     "*.tiktoken",
     "tiktoken.model",
     "*.txt",
+    "LICEN[CS]E*",
+    "NOTICE*",
+    "README.md",
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from mtplx_kernel.models.quantise import (
     quantise_head,
     quantise_target,
 )
+from mtplx_kernel.models.watching import watched
 from mtplx_kernel.models.writing import (
     check_free,
     check_room,
@@ -29,7 +29,7 @@ from mtplx_kernel.models.writing import (
 )
 
 if TYPE_CHECKING:
-    from mtplx_kernel.heads.base import Shared
+    from mtplx_kernel.heads.chained import ChainedHead
     from mtplx_kernel.heads.native import NativeHead
 
 SIDECAR = "mtp.safetensors"
@@ -174,7 +174,7 @@ class _Plan:
     model: Any
     config: dict[str, Any]
     layers_left: int
-    head: NativeHead | None
+    head: NativeHead | ChainedHead | None
     head_bits: int | None
     head_parameters: int
 
@@ -219,9 +219,10 @@ def _load_target(folder: Path) -> tuple[Any, dict[str, Any]]:
     return model, config
 
 
-def _load_head(folder: Path, model: Any, config: dict[str, Any]) -> NativeHead | None:
+def _load_head(folder: Path, model: Any, config: dict[str, Any]) -> NativeHead | ChainedHead | None:
     from mtplx_kernel.heads.checkpoint import load_native
     from mtplx_kernel.heads.families import family_of, text_config
+    from mtplx_kernel.models.target import ends
 
     if family_of(config) is None:
         return None
@@ -229,24 +230,11 @@ def _load_head(folder: Path, model: Any, config: dict[str, Any]) -> NativeHead |
     return load_native(
         folder,
         config,
-        shared=_ends(model),
+        shared=ends(model, _unused),
         hidden=text["hidden_size"],
         vocabulary=text["vocab_size"],
+        lazy=True,
     )
-
-
-def _ends(model: Any) -> Shared:
-    """What the head may turn out to repeat. `Target` gives the same, but runs the model first."""
-    from mtplx_kernel.heads.base import Shared
-    from mtplx_kernel.models.target import EMBEDDING_NAMES, _find_split, _first
-
-    split = _find_split(model)
-    name = None if split is None else _first(split[1], EMBEDDING_NAMES)
-    if split is None or name is None:
-        raise ModelUnusable(f"no embedding was found; looked for {', '.join(EMBEDDING_NAMES)}")
-    outer, inner, _ = split
-    embedding = getattr(inner, name)
-    return Shared(embed=embedding, logits=_unused, output=getattr(outer, "lm_head", embedding))
 
 
 def _write(plan: _Plan, folder: Path, progress: bool) -> None:
@@ -284,7 +272,7 @@ def _write_weights(plan: _Plan, folder: Path, progress: bool) -> None:
         unit="B",
         unit_scale=True,
         leave=False,
-        disable=not (progress and (sys.stderr.isatty() or "ipykernel" in sys.modules)),
+        disable=not (progress and watched()),
     ) as bar:
         write_shards(folder, weights, parameters, bar.update)
         if plan.head is not None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.models.catalog import CatalogEntry, cache_dir
 from mtplx_kernel.models.manifest import damage, sha256, write_manifest
+from mtplx_kernel.models.watching import watched
 
 _POLL_S = 0.25
 _LOCK_POLL_S = 0.5
@@ -193,14 +194,13 @@ def _progress_bar(
     """Give a function that redraws the download's progress from the bytes below `scratch`."""
     from tqdm import tqdm
 
-    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
     with tqdm(
         total=entry.size_bytes,
         desc=f"fetching {entry.name}",
         unit="B",
         unit_scale=True,
         leave=False,
-        disable=not (progress and watched),
+        disable=not (progress and watched()),
     ) as bar:
 
         def tick() -> None:

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.utils import dequantize_model
 
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.base import Head
 from mtplx_kernel.heads.checkpoint import head_files, load_native
 from mtplx_kernel.heads.distilled import load_distilled
 from mtplx_kernel.heads.files import read_header
+from mtplx_kernel.models.dense import dense
 from mtplx_kernel.models.target import Target
 
 AUTO, NONE = "auto", "none"
@@ -84,10 +84,11 @@ def load_head(
     """
     if choice == NONE or (choice == AUTO and not target.splits):
         return None
-    place = _place(choice, folder, name, config)
-    if place is None:
-        return None
+    place = None
     try:
+        place = _place(choice, folder, name, config)
+        if place is None:
+            return None
         head = _read(place, config, target, on_gpu=on_gpu)
         target.tap(head.taps)
     except ModelUnusable as error:
@@ -136,7 +137,7 @@ def _read(place: Path, config: Mapping[str, Any], target: Target, *, on_gpu: boo
             vocabulary=target.vocabulary,
         )
         assert native is not None, place
-        return native if on_gpu else _dense(native)
+        return native if on_gpu else cast(Head, dense(native))
     return load_distilled(
         place,
         shared=target.shared,
@@ -152,14 +153,6 @@ def _read(place: Path, config: Mapping[str, Any], target: Target, *, on_gpu: boo
 def _cpu_columns(place: Path) -> int | None:
     listed = read_header(place).shapes.get("vocabulary")
     return min(CPU_COLUMNS, listed[0]) if listed else None
-
-
-def _dense(head: Head) -> Head:
-    """float32 without quantisation, as the target is on a CPU."""
-    head = cast(Head, dequantize_model(head))
-    head.set_dtype(mx.float32)
-    mx.eval(head.parameters())
-    return head
 
 
 def _facts(

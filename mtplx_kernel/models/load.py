@@ -8,11 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
+from mlx_lm.utils import load_model, load_tokenizer
 
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.families import classes_without_head
 from mtplx_kernel.models import blas
+from mtplx_kernel.models.dense import dense as dense
 from mtplx_kernel.models.elementwise import speed_up
 from mtplx_kernel.models.head import AUTO, LoadedHead, load_head
 from mtplx_kernel.models.target import Target
@@ -100,15 +101,6 @@ def load(folder: Path, name: str, head: str = AUTO) -> LoadedModel:
     )
     loaded_head = load_head(head, folder, name, config, target, on_gpu=on_gpu)
     return LoadedModel(facts, target, tokenizer, loaded_head)
-
-
-def dense(model: Any) -> Any:
-    """float32 without quantisation: on CPUs the fast BLAS multiplies nothing else."""
-    model = dequantize_model(model)
-    model.set_dtype(mx.float32)
-    mx.eval(model.parameters())
-    mx.clear_cache()
-    return model
 
 
 def _precision(model: Any, config: dict[str, Any]) -> str:

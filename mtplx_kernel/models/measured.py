@@ -14,11 +14,11 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mtplx_kernel.models.catalog import cache_dir
 from mtplx_kernel.models.manifest import MANIFEST, sha256
@@ -55,7 +55,8 @@ class Measured:
     when
         Unix time of the measurement.
     tuned
-        The depth that was tuned for; None before any tuning.
+        The depth that was tuned for; None before any tuning. It is kept apart, by `keep_tuned`:
+        measuring anew does not lose it.
     """
 
     tokens: tuple[int, ...]
@@ -77,7 +78,10 @@ class Measured:
     @property
     def date(self) -> str:
         """The day of the measurement, here, as YYYY-MM-DD."""
-        return time.strftime("%Y-%m-%d", time.localtime(self.when))
+        return _date(self.when)
+
+
+Kept = TypeVar("Kept", Measured, Tuned)
 
 
 def key(*, folder: Path, precision: str, device: str, blas: str, head: str = "none") -> str:
@@ -135,7 +139,7 @@ def model(folder: Path) -> dict[str, str]:
 
 
 def recall(key: str, now: float | None = None) -> tuple[Measured | None, str | None]:
-    """What is kept under a key.
+    """What is kept under a key, with its tuning.
 
     Parameters
     ----------
@@ -149,19 +153,13 @@ def recall(key: str, now: float | None = None) -> tuple[Measured | None, str | N
     reason
         Why, in a clause; None where it was found.
     """
-    try:
-        content = json.loads(_file(key).read_text(encoding="utf-8"))
-        measured = _from_plain(content)
-    except FileNotFoundError:
-        return None, "nothing was measured here before"
-    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder of nobody
-        return None, f"the cache cannot be read ({_line(error)})"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None, "the cached file is damaged"
-    age = (time.time() if now is None else now) - measured.when
-    if not 0 <= age <= LONGEST_AGE_S:
-        return None, f"the cached one is of {measured.date}"
-    return measured, None
+    found, reason = _read(_costs_file, _costs_of, key, now)
+    return None if found is None else replace(found, tuned=recall_tuned(key, now)), reason
+
+
+def recall_tuned(key: str, now: float | None = None) -> Tuned | None:
+    """The tuning that is kept under a key, with or without a measurement; None if there is none."""
+    return _read(_tuned_file, _tuned_of, key, now)[0]
 
 
 def keep(key: str, measured: Measured) -> str | None:
@@ -172,42 +170,32 @@ def keep(key: str, measured: Measured) -> str | None:
     str or None
         Why it could not be kept, in a clause.
     """
-    text = json.dumps(asdict(replace(measured, head=dict(measured.head))), indent=1)
-    temporary = None
-    try:
-        target = _file(key)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=target.parent, prefix=".", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text + "\n")
-        os.replace(temporary, target)
-    except (OSError, RuntimeError) as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        return f"it cannot be kept ({_line(error)})"
-    return None
+    costs = asdict(replace(measured, head=dict(measured.head)))
+    del costs["tuned"]
+    return _write(_costs_file, key, costs)
 
 
 def keep_tuned(key: str, tuned: Tuned | None) -> str | None:
-    """Write a tuning into what is kept under a key; None forgets it.
+    """Keep a tuning for later loads; None forgets it.
 
     Returns
     -------
     str or None
-        Why it could not be kept, in a clause.
+        Why it could not be done, in a clause.
     """
-    measured, reason = recall(key)
-    if measured is None:
-        return None if tuned is None else f"there is no measurement to keep it with: {reason}"
-    return keep(key, replace(measured, tuned=tuned))
+    if tuned is not None:
+        return _write(_tuned_file, key, asdict(tuned))
+    try:
+        _tuned_file(key).unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
+        return f"it cannot be removed ({_line(error)})"
+    return None
 
 
 def count() -> int:
     """How many measurements are kept."""
     try:
-        return sum(1 for _ in _folder().glob("*.json"))
+        return sum(1 for file in _folder().glob("*.json") if file.suffixes == [".json"])
     except (OSError, RuntimeError):
         return 0
 
@@ -226,22 +214,74 @@ def _folder() -> Path:
     return cache_dir() / FOLDER
 
 
-def _file(key: str) -> Path:
+def _costs_file(key: str) -> Path:
     return _folder() / f"{key}.json"
 
 
-def _from_plain(content: Mapping[str, Any]) -> Measured:
-    tuned, threads = content["tuned"], content["threads"]
-    depth = None if tuned is None else tuned["depth"]
+def _tuned_file(key: str) -> Path:
+    return _folder() / f"{key}.tuned.json"
+
+
+def _read(
+    place: Callable[[str], Path],
+    make: Callable[[Mapping[str, Any]], Kept],
+    key: str,
+    now: float | None,
+) -> tuple[Kept | None, str | None]:
+    """A file's content, unless it is too old, or why there is none."""
+    try:
+        kept = make(json.loads(place(key).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None, "nothing was measured here before"
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder of nobody
+        return None, f"the cache cannot be read ({_line(error)})"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, "the cached file is damaged"
+    age = (time.time() if now is None else now) - kept.when
+    if not 0 <= age <= LONGEST_AGE_S:
+        return None, f"the cached one is of {_date(kept.when)}"
+    return kept, None
+
+
+def _write(place: Callable[[str], Path], key: str, content: Mapping[str, Any]) -> str | None:
+    temporary = None
+    try:
+        target = place(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, prefix=".", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(json.dumps(content, indent=1) + "\n")
+        os.replace(temporary, target)
+    except (OSError, RuntimeError) as error:
+        return f"it cannot be kept ({_line(error)})"
+    else:
+        temporary = None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+    return None
+
+
+def _costs_of(content: Mapping[str, Any]) -> Measured:
+    threads = content["threads"]
     return Measured(
         tokens=tuple(int(n) for n in content["tokens"]),
         seconds=tuple(float(s) for s in content["seconds"]),
         head={str(name): float(s) for name, s in content["head"].items()},
         threads=None if threads is None else int(threads),
         when=float(content["when"]),
-        tuned=tuned
-        and Tuned(depth=None if depth is None else int(depth), when=float(tuned["when"])),
     )
+
+
+def _tuned_of(content: Mapping[str, Any]) -> Tuned:
+    depth = content["depth"]
+    return Tuned(None if depth is None else int(depth), float(content["when"]))
+
+
+def _date(when: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(when))
 
 
 def _gpu_name() -> str:

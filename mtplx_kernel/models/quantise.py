@@ -12,7 +12,7 @@ from mtplx_kernel.errors import InvalidRequest
 if TYPE_CHECKING:
     import mlx.core as mx
 
-    from mtplx_kernel.heads.native import NativeHead
+    from mtplx_kernel.heads.base import Head
 
 BITS = (4, 6, 8)
 GROUP_SIZES = (32, 64, 128)
@@ -108,7 +108,7 @@ def _is_float(array: mx.array) -> bool:
     return bool(mx.issubdtype(array.dtype, mx.floating))
 
 
-def quantise_head(head: NativeHead, model: Any, bits: int, group_size: int, name: str) -> None:
+def quantise_head(head: Head, model: Any, bits: int, group_size: int, name: str) -> None:
     """Quantise a head in place by its target's rule, with 8 bits or more where errors cost most.
 
     These are the fusing projection, routers and gates of experts, an own embedding and an own
@@ -117,7 +117,7 @@ def quantise_head(head: NativeHead, model: Any, bits: int, group_size: int, name
     Parameters
     ----------
     head
-        Of `NativeHead`'s own parameters.
+        A checkpoint's own.
     model
         The target, for its family's rule.
 
@@ -140,6 +140,7 @@ def quantise_head(head: NativeHead, model: Any, bits: int, group_size: int, name
     def choose(path: str, module: Any) -> bool | dict[str, int]:
         if not hasattr(module, "to_quantized") or module.weight.shape[-1] % group_size:
             return False
+        path = re.sub(r"^heads\.\d+\.", "", path)
         as_last = re.sub(r"^layers\.\d+\.", last, path)
         chosen = True if rule is None else rule(as_last, module)
         if not chosen:

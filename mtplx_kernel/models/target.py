@@ -18,6 +18,8 @@ OUTER_NAMES = ("language_model",)
 EMBEDDING_NAMES = ("embed_tokens", "embeddings", "word_embeddings", "wte", "tok_embeddings")
 NORM_NAMES = ("norm", "norm_f", "final_layernorm", "ln_f")
 
+NO_STATES = "the model's hidden states cannot be told from its logits, as a head needs"
+
 
 class Target:
     """The target model of a decode step.
@@ -62,9 +64,7 @@ class Target:
             If the model does not split: its states cannot be read then.
         """
         if self._split is None:
-            raise ModelUnusable(
-                "the model's hidden states cannot be told from its logits, as a head needs"
-            )
+            raise ModelUnusable(NO_STATES)
         return self._split[1]
 
     @property
@@ -77,18 +77,9 @@ class Target:
     @property
     def shared(self) -> Shared:
         """What a head borrows: the embedding and the output head."""
-        inner = self.inner
-        name = _first(inner, EMBEDDING_NAMES)
-        if name is None:
-            raise ModelUnusable(f"no embedding was found; looked for {', '.join(EMBEDDING_NAMES)}")
-        embedding = getattr(inner, name)
-        outer = self._split[0] if self._split is not None else None
-        projection = getattr(outer, "lm_head", None)
-        return Shared(
-            embed=embedding,
-            logits=self.logits,
-            output=projection if isinstance(projection, nn.Module) else embedding,
-        )
+        if self._split is None:
+            raise ModelUnusable(NO_STATES)
+        return ends(self.model, self.logits)
 
     def tap(self, taps: Sequence[Tap]) -> None:
         """Keep the states at these places in every forward, for `features`."""
@@ -153,6 +144,32 @@ class Target:
             return False
 
 
+def ends(model: Any, logits: Callable[[mx.array], mx.array]) -> Shared:
+    """What a head borrows from a model: its embedding and its output head.
+
+    Parameters
+    ----------
+    model
+        An mlx-lm model. It is not run.
+    logits
+        Its logits of final states: see `Target.logits`.
+
+    Raises
+    ------
+    ModelUnusable
+        If no embedding is found.
+    """
+    split = _find_split(model)
+    name = None if split is None else _first(split[1], EMBEDDING_NAMES)
+    if split is None or name is None:
+        raise ModelUnusable(f"no embedding was found; looked for {', '.join(EMBEDDING_NAMES)}")
+    outer, inner, _ = split
+    embedding = getattr(inner, name)
+    projection = getattr(outer, "lm_head", None)
+    output = projection if isinstance(projection, nn.Module) else embedding
+    return Shared(embed=embedding, logits=logits, output=output)
+
+
 class _StandIn:
     """Poses as the outer model, with hidden states in the inner model's place."""
 
@@ -181,7 +198,7 @@ class _Known:
         return getattr(self._inner, attribute)
 
 
-def _find_split(model: Any) -> tuple[Any, Callable[..., Any], str] | None:
+def _find_split(model: Any) -> tuple[Any, Any, str] | None:
     outer = model
     while (nested := _first(outer, OUTER_NAMES)) is not None:
         outer = getattr(outer, nested)

@@ -13,6 +13,7 @@ from mlx_lm.utils import dequantize_model
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.base import Tap
 from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
+from mtplx_kernel.models.head import NONE
 from mtplx_kernel.models.load import load
 from mtplx_kernel.models.target import Target
 
@@ -50,15 +51,14 @@ class Base:
 
 
 def load_base(folder: Path) -> Base:
-    """Load a model folder for distillation, without quantisation: products of many rows are then
-    faster.
+    """Load a model folder without quantisation: products of many rows are faster then.
 
     Raises
     ------
     ModelUnusable
         If it cannot be loaded, or its hidden states cannot be read.
     """
-    loaded = load(folder, folder.name)
+    loaded = load(folder, folder.name, NONE)
     model = loaded.target.model
     if loaded.facts.device == "gpu":
         model = dequantize_model(model)

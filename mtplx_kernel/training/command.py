@@ -19,6 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = Options(
         tokens=chosen.tokens,
         length=chosen.length,
+        conversation=chosen.conversation,
         writing_rows=chosen.writing_rows,
         rows=chosen.rows,
         depth=chosen.depth,
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("distilled"))
     parser.add_argument("--tokens", type=_count, default=known.tokens, help="such as 24M")
     parser.add_argument("--length", type=int, default=known.length)
+    parser.add_argument("--conversation", type=int, default=known.conversation)
     parser.add_argument("--writing-rows", type=int, default=known.writing_rows)
     parser.add_argument("--rows", type=int, default=known.rows, help="rows of a training step")
     parser.add_argument("--depth", type=int, default=known.depth)

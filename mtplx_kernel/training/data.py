@@ -12,8 +12,8 @@ from mtplx_kernel.training.roles import SYSTEM, Roles, encode
 from mtplx_kernel.training.rollout import Start
 from mtplx_kernel.training.words import WORDS
 
-TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
-WHOLE, OPENED = 0.5, 0.25
+TEMPERATURES = (0.0, 0.0, 0.5, 0.8, 1.0)
+WHOLE, OPENED = 0.6, 0.2
 """Shares of conversations that begin with a whole prompt and with an opening; the rest is free."""
 WITH_SYSTEM = 0.4
 LONGEST_START = 0.6
@@ -84,7 +84,7 @@ def _start_free(tokenizer: Any, roles: Roles | None, rng: random.Random) -> Star
 
 def _plain(tokenizer: Any, text: str, rng: random.Random) -> Start:
     ids = [int(i) for i in tokenizer.encode(text)]
-    return Start(ids, True, rng.choice(TEMPERATURES[1:]))
+    return Start(ids, True, rng.choice(TEMPERATURES[2:]))
 
 
 def _opening(roles: Roles, rng: random.Random) -> str:

@@ -26,7 +26,7 @@ from mtplx_kernel.training.evaluate import Evaluation, answer, evaluate
 from mtplx_kernel.training.features import Features
 from mtplx_kernel.training.heldout import DOMAINS, HELD_OUT
 from mtplx_kernel.training.roles import Roles, find_roles
-from mtplx_kernel.training.text import Text, frequent, read_text, save_text, write_text
+from mtplx_kernel.training.text import Text, frequent, joined, read_text, save_text, write_text
 from mtplx_kernel.training.train import Interrupted, Plan, train
 
 GIB = 2**30
@@ -42,8 +42,10 @@ class Options:
         Written by the model, before loops are dropped.
     length
         Tokens of a row.
+    conversation
+        Tokens of a conversation; several fill a row.
     writing_rows
-        Rows written at once.
+        Conversations written at once.
     rows
         Rows of a training step.
     depth
@@ -64,7 +66,8 @@ class Options:
 
     tokens: int = 24_000_000
     length: int = 516
-    writing_rows: int = 2048
+    conversation: int = 258
+    writing_rows: int = 4096
     rows: int = 32
     depth: int = 3
     minutes: float = 15.0
@@ -139,12 +142,13 @@ def _text(base: Base, roles: Roles | None, path: Path, options: Options, asked: 
         base,
         roles,
         tokens=options.tokens,
-        length=options.length,
+        length=min(options.conversation, options.length),
         rows=options.writing_rows,
         seed=options.seed,
         stopped=lambda: bool(asked),
     )
     seconds = time.monotonic() - started
+    text = joined(text, options.length)
     text.figures["seconds"] = round(seconds, 1)
     save_text(path, text)
     mx.clear_cache()

@@ -17,7 +17,7 @@ import numpy as np
 from mtplx_kernel.heads.distilled import DistilledHead
 from mtplx_kernel.training.base import Base
 from mtplx_kernel.training.heldout import HELD_OUT, HeldOut
-from mtplx_kernel.training.loops import loops
+from mtplx_kernel.training.loops import loop_starts
 from mtplx_kernel.training.roles import USER, Roles, encode
 from mtplx_kernel.training.rollout import Start, roll, step_noise
 from mtplx_kernel.training.unroll import unroll
@@ -130,7 +130,7 @@ def answer(
     kept = [
         n
         for n, (start, stop) in enumerate(zip(starts, stops, strict=True))
-        if stop - start > 1 and not loops(tokens[n : n + 1, start:stop])[0]
+        if stop - start > 1 and loop_starts(tokens[n : n + 1, start:stop])[0] == stop - start
     ]
     return Answers(
         mx.array(tokens[kept]),
@@ -228,7 +228,7 @@ def _drafts(
         if noise is not None:
             d = len(drafted) + 1
             # The token after position n is chosen by noise n; past the end none is needed.
-            shifted = mx.pad(noise[:, d : d + pairs], ((0, 0), (0, max(0, d - 1)), (0, 0)))
+            shifted = mx.pad(noise[:, d : d + pairs], [(0, 0), (0, d - 1), (0, 0)])
             logits = logits + temperature * shifted
         drafted.append(head.vocabulary[mx.argmax(logits, axis=-1)])
         mx.eval(drafted[-1])

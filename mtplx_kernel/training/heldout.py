@@ -18,8 +18,8 @@ class HeldOut:
 
 _PUMP = """\
 The pump in the cellar starts by itself as soon as the water is higher than the red mark. Please \
-do not unplug it, even if it hums. Should the lamp on the lid blink twice, call the caretaker, whose \
-number hangs next to the meter."""
+do not unplug it, even if it hums. Should the lamp on the lid blink twice, call the caretaker, \
+whose number hangs next to the meter."""
 
 _MINUTES = """\
 we talked abt the roof again. gutters leak on the north side, Halvorsen says 2 weeks to fix, maybe \
@@ -58,12 +58,14 @@ HELD_OUT: tuple[HeldOut, ...] = (
         "chat",
         roommate="My flatmate leaves dirty pans in the sink for days. How do I bring it up without "
         "starting a fight?",
-        retire="Dad retires next week after forty years as a bus mechanic. What could we do for him?",
+        retire="Dad retires next week after forty years as a bus mechanic. What could we "
+        "do for him?",
         phone="I pick up my phone every five minutes at my desk. Talk me out of it.",
         move="We may move from a big city to a village of nine hundred people. What will we miss?",
         dog="Our puppy chews chair legs whenever we leave the house. Any ideas?",
         toast="I must give a toast at my sister's wedding and I have never spoken in public.",
-        cold="It is minus fifteen outside and my daughter wants to bike to school. Should I let her?",
+        cold="It is minus fifteen outside and my daughter wants to bike to school. Should "
+        "I let her?",
         violin="Is forty-six too old to take up the violin?",
         weekend="Rain all weekend, two kids, no car. Entertain us.",
     ),
@@ -74,13 +76,17 @@ HELD_OUT: tuple[HeldOut, ...] = (
         debounce="Can you write a debounce helper in JavaScript? Show how I would attach it to a "
         "search box.",
         matrix="In C, how would I transpose a square matrix in place?",
-        anagram="I need a function that groups anagrams together. Python, please, with a docstring.",
+        anagram="I need a function that groups anagrams together. Python, please, with a "
+        "docstring.",
         bash="Give me a bash loop that renames every .jpeg here to .jpg.",
-        sqljoin="There are two tables, orders and refunds. Show me the SQL for orders that were never "
+        sqljoin="There are two tables, orders and refunds. Show me the SQL for orders "
+        "that were never "
         "refunded.",
-        retry="Write a Python decorator that retries a call three times and waits longer each time.",
+        retry="Write a Python decorator that retries a call three times and waits longer "
+        "each time.",
         tree="Implement a binary search tree with insert and in-order traversal in Java.",
-        fizz="Explain what a compiler does differently from an interpreter, with a tiny program as an "
+        fizz="Explain what a compiler does differently from an interpreter, with a tiny "
+        "program as an "
         "illustration.",
     ),
     *_of(
@@ -100,7 +106,8 @@ HELD_OUT: tuple[HeldOut, ...] = (
         clockmaker="Tell me a tale about a clockmaker whose clocks all run backwards.",
         postman="A postman delivers a letter forty years late. Write that story.",
         robot="Write about a cleaning robot that starts to collect lost earrings.",
-        twins="Two twins swap places at summer camp and one of them decides not to swap back. Story "
+        twins="Two twins swap places at summer camp and one of them decides not to swap "
+        "back. Story "
         "please.",
         river="Make up a myth in which a river falls in love with a bridge.",
         heist="Give me the opening scene of a heist in which the thieves only want one spoon.",
@@ -114,8 +121,10 @@ HELD_OUT: tuple[HeldOut, ...] = (
         pumpformal=f"Rephrase the note below for a landlord who likes formal letters.\n\n{_PUMP}",
         minutes=f"Please turn my messy notes into proper minutes.\n\n{_MINUTES}",
         minutesfix=f"Only fix spelling and punctuation here, change nothing else:\n\n{_MINUTES}",
-        jar=f"Refactor this so that worth() uses sum(), then print the full class again:\n\n{_CLASS}",
-        jartypes=f"Give the same class with type annotations everywhere.\n\n```python\n{_CLASS}\n```",
+        jar="Refactor this so that worth() uses sum(), then print the full class "
+        "again:\n\n{_CLASS}",
+        jartypes="Give the same class with type annotations "
+        "everywhere.\n\n```python\n{_CLASS}\n```",
         loop=f"Convert this JavaScript into Python without changing what it does.\n\n{_LOOP}",
         present="Put into present tense: The ferry left the quay at dawn, gulls circled above the "
         "deck, and the cook burned the porridge while he watched the cliffs fade.",
@@ -132,6 +141,7 @@ HELD_OUT: tuple[HeldOut, ...] = (
         table="Tabulate five bridges: name, where it stands, year of opening, length.",
         json="Return a JSON array with six imaginary library books: title, author, year, shelf.",
         steps="What are the steps to change a bicycle tube at the roadside?",
-        pros="Working from home four days a week: lay out what speaks for it and against it in bullets.",
+        pros="Working from home four days a week: lay out what speaks for it and against "
+        "it in bullets.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Telling rows that repeat themselves: a head that trains on loops learns to copy, not to guess."""
+"""Finding where rows begin to repeat themselves: a head that trains on loops learns to copy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ RUN = 8
 TIMES = 4
 
 
-def loops(tokens: Any, chunk: int = 4096) -> Any:
-    """Which rows hold the same run of eight tokens four times or more.
+def loop_starts(tokens: Any, chunk: int = 4096) -> Any:
+    """Where each row begins to loop: the second of four or more equal runs of eight tokens.
 
     Parameters
     ----------
@@ -23,20 +23,25 @@ def loops(tokens: Any, chunk: int = 4096) -> Any:
     Returns
     -------
     numpy.ndarray
-        bool, shape (rows,).
+        int, shape (rows,); the length where a row does not loop.
     """
-    parts = [_loops(tokens[n : n + chunk]) for n in range(0, len(tokens), chunk)]
-    return np.concatenate(parts) if parts else np.zeros(0, bool)
+    parts = [_starts(tokens[n : n + chunk]) for n in range(0, len(tokens), chunk)]
+    return np.concatenate(parts) if parts else np.zeros(0, int)
 
 
-def _loops(tokens: Any) -> Any:
-    width = tokens.shape[1] - RUN + 1
+def _starts(tokens: Any) -> Any:
+    rows, length = tokens.shape
+    width = length - RUN + 1
     if width < TIMES:
-        return np.zeros(len(tokens), bool)
-    hashed = np.zeros((len(tokens), width), np.uint64)
+        return np.full(rows, length)
+    hashed = np.zeros((rows, width), np.uint64)
     for n in range(RUN):
         # Multiplication wraps around; 64 bits make a chance collision of four runs negligible.
         hashed = hashed * np.uint64(0x9E3779B97F4A7C15) + tokens[:, n : n + width].astype(np.uint64)
         hashed ^= hashed >> np.uint64(29)
-    hashed.sort(axis=1)
-    return (hashed[:, TIMES - 1 :] == hashed[:, : width - TIMES + 1]).any(axis=1)
+    places = np.argsort(hashed, axis=1, kind="stable")
+    hashed = np.take_along_axis(hashed, places, axis=1)
+    # Equal runs lie side by side, in the order of their places.
+    many = hashed[:, TIMES - 1 :] == hashed[:, : width - TIMES + 1]
+    seconds = places[:, 1 : width - TIMES + 2]
+    return np.where(many, seconds, length).min(axis=1)

@@ -129,7 +129,8 @@ TEMPLATES: tuple[str, ...] = (
     "Put this into the past tense: {sentence}",
     "Copy this text and replace every number by a word:\n\n{passage}",
     "Repeat this text exactly, then count its sentences:\n\n{passage}",
-    "Replace {person} by {person} in this text:\n\nYesterday {person} met {job} in {city}. {passage}",
+    "Replace {person} by {person} in this text:\n\nYesterday {person} met {job} in "
+    "{city}. {passage}",
     "Turn this into bullet points:\n\n{passage}",
     "Turn this sentence into a question: {sentence}",
     "Improve the style of this paragraph and return it:\n\n{passage}",
@@ -158,7 +159,8 @@ TEMPLATES: tuple[str, ...] = (
     "What is {big} times {small}? Show the steps.",
     "What is {big} divided by {small}?",
     "What is {small} percent of {big}?",
-    "{person} has {big} apples and gives {small} of them to each of {number} friends. How many remain?",
+    "{person} has {big} apples and gives {small} of them to each of {number} friends. How "
+    "many remain?",
     "A train travels {big} kilometres in {small} hours. How fast is it?",
     "A shirt costs {price} euros and is {small} percent cheaper today. What does it cost now?",
     "Solve for x: {small}x + {small} = {big}.",

@@ -22,7 +22,7 @@ from mtplx_kernel.training.step import Step
 from mtplx_kernel.training.text import Text, frequent
 from mtplx_kernel.training.train import flatten
 
-WRITING_SHARES = (1, 2)
+WRITING_TIMES = (1, 2)
 TRAINING_SHARES = (0.5, 1, 2)
 SECONDS = 8.0
 
@@ -32,8 +32,8 @@ def probe(model: Path, options: Options) -> None:
     print(f"device {mx.device_info()}", flush=True)
     base = load_base(model)
     text = None
-    for share in WRITING_SHARES:
-        text = _write(base, int(share * options.writing_rows), options)
+    for times in WRITING_TIMES:
+        text = _write(base, times * options.writing_rows, options)
         mx.clear_cache()
     assert text is not None
     ids, covered = frequent(text, base.target.vocabulary, options.draft_vocab)
@@ -102,6 +102,7 @@ def _train(base: Base, head: Any, step: Step, text: Text, options: Options) -> N
     print(
         f"train {options.rows} rows: {taken / seconds:.1f} steps/s, "
         f"{taken * tokens / seconds:.0f} tokens/s, states of a batch {1e3 * read / count:.0f} ms, "
-        f"peak {mx.get_peak_memory() / GIB:.1f} GiB, alpha {np.array(figures)[0].round(3).tolist()}",
+        f"peak {mx.get_peak_memory() / GIB:.1f} GiB, alpha "
+        f"{np.array(figures)[0].round(3).tolist()}",
         flush=True,
     )

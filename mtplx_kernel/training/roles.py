@@ -67,7 +67,7 @@ def find_roles(tokenizer: Any, end_ids: frozenset[int]) -> Roles | None:
     special = set(getattr(tokenizer, "all_special_ids", ())) | set(end_ids)
     switches = [_switch(tokenizer, text, special) for text in (to_answer, to_user)]
     marks = {s.ids[s.skip - 1] for s in switches if s.skip}
-    return Roles(opening, system, *switches, tuple(sorted(marks | end_ids)))
+    return Roles(opening, system, switches[0], switches[1], tuple(sorted(marks | end_ids)))
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:

@@ -13,7 +13,8 @@ from mtplx_kernel.models.target import Target
 from mtplx_kernel.training.base import compiled
 from mtplx_kernel.training.roles import Roles
 
-LONGEST_USER_TURN = 120
+USER_TEMPERATURE = 0.8
+LONGEST_USER_TURN = 80
 """A user message that the model invents is cut here: small models may not end theirs."""
 STEPS_AHEAD = 4
 """How many steps may be queued: enough to keep a GPU busy, few enough to bound memory."""
@@ -30,7 +31,7 @@ class Start:
     answering
         Whether the model's next token belongs to an answer, not to a user message.
     temperature
-        Of its answers; 0 takes the likeliest. User messages are sampled at 1.
+        Of its answers; 0 takes the likeliest. User messages have a temperature of their own.
     """
 
     ids: list[int]
@@ -61,6 +62,7 @@ def roll(
     *,
     roles: Roles | None,
     key: mx.array,
+    ahead: int = STEPS_AHEAD,
     tick: Callable[[int], object] = lambda step: None,
 ) -> Rolled:
     """Let a model write.
@@ -77,6 +79,8 @@ def roll(
         What follows when a message ends; None lets every row run on as it likes.
     key
         Of the random numbers, which `step_noise` makes.
+    ahead
+        How many steps may be queued.
     tick
         Called with the number of each finished step.
     """
@@ -87,7 +91,7 @@ def roll(
         if type(cache) is KVCache:
             cache.step = length  # all room at once, not by copies
     advance, keys = _advance(roles), mx.random.split(key, length)
-    heat = mx.array([[1.0, start.temperature] for start in starts])
+    heat = mx.array([[USER_TEMPERATURE, start.temperature] for start in starts])
     state = [
         mx.array([int(s.answering or roles is None) for s in starts], mx.int32),
         mx.zeros((rows,), mx.int32),
@@ -103,8 +107,8 @@ def roll(
         tokens.append(token)
         sampled.append(chosen)
         mx.async_eval(token, chosen, state)
-        if n >= STEPS_AHEAD:
-            mx.eval(tokens[n + 1 - STEPS_AHEAD])
+        if n >= ahead:
+            mx.eval(tokens[n + 1 - ahead])
         tick(n)
     rolled = Rolled(mx.stack(tokens, axis=1), mx.stack(sampled, axis=1))
     mx.eval(rolled.tokens, rolled.sampled)

@@ -17,9 +17,12 @@ from tqdm import tqdm
 from mtplx_kernel.training.base import Base
 from mtplx_kernel.training.data import holds_any, make_starts
 from mtplx_kernel.training.heldout import HELD_OUT
-from mtplx_kernel.training.loops import loops
+from mtplx_kernel.training.loops import loop_starts
 from mtplx_kernel.training.roles import Roles, encode
 from mtplx_kernel.training.rollout import roll
+
+LEAST_ANSWER = 0.3
+"""Share of a row that must be answers for it to be worth its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +96,33 @@ def write_text(
 
 
 def clean(base: Base, tokens: Any, sampled: Any) -> Text:
-    """Drop rows that loop, and rows that hold a prompt that heads are judged on."""
-    looping = loops(tokens)
+    """Cut off what loops, and drop rows that hold a prompt that heads are judged on.
+
+    Of a row that loops, what comes before counts as answers; it is kept if that is enough.
+    """
+    length = tokens.shape[1]
+    starts = loop_starts(tokens)
+    sampled = np.where(np.arange(length) < starts[:, None], sampled, 0).astype(np.uint8)
     judged = holds_any(tokens, [encode(base.tokenizer, p.text) for p in HELD_OUT])
-    kept = ~(looping | judged)
+    kept = ~judged & (sampled.sum(1) >= LEAST_ANSWER * length)
     figures = {
         "rows_written": len(tokens),
         "tokens_written": int(tokens.size),
-        "share_looping": round(float(looping.mean()), 4),
+        "share_looping": round(float((starts < length).mean()), 4),
         "rows_held_out": int(judged.sum()),
         "rows": int(kept.sum()),
         "tokens": int(tokens[kept].size),
         "answer_tokens": int(sampled[kept].sum()),
     }
     return Text(np.ascontiguousarray(tokens[kept]), np.ascontiguousarray(sampled[kept]), figures)
+
+
+def joined(text: Text, length: int) -> Text:
+    """Rows of another length: so many conversations, one behind the other, as fill it."""
+    each = length // text.tokens.shape[1]
+    count = len(text.tokens) // each
+    tokens, sampled = (a[: count * each].reshape(count, -1) for a in (text.tokens, text.sampled))
+    return Text(tokens, sampled, text.figures)
 
 
 def frequent(text: Text, vocabulary: int, columns: int) -> tuple[Any, float]:
@@ -132,6 +148,7 @@ def save_text(path: Path, text: Text) -> None:
 
 def read_text(path: Path) -> Text:
     """Read back what `save_text` wrote."""
-    arrays, metadata = mx.load(str(path), return_metadata=True)
+    loaded: Any = mx.load(str(path), return_metadata=True)
+    arrays, metadata = loaded
     figures = json.loads(metadata["figures"])
     return Text(np.array(arrays["tokens"]), np.array(arrays["sampled"]), figures)

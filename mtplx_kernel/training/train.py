@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Plan:
     minutes: float
     steps: int | None
     seed: int
-    rates: Rates = Rates()
+    rates: Rates = field(default_factory=Rates)
 
 
 @dataclass(slots=True)
@@ -114,6 +114,7 @@ def train(
     journal = _Journal(plan, features, clock)
     waiting: deque[mx.array] = deque()
     saved = last = clock()
+    first = True
     while (progress := place.progress(plan)) < 1.0:
         if stopped():
             _save(checkpoint, place)
@@ -127,6 +128,10 @@ def train(
         waiting.append(figures)
         if len(waiting) > STEPS_AHEAD:
             mx.eval(waiting.popleft())
+        if first:
+            # A GPU's kernels are compiled in the first step: that is no training.
+            mx.eval(waiting.popleft())
+            first, last = False, clock()
         now = clock()
         place.step, place.seconds, last = place.step + 1, place.seconds + now - last, now
         if report:
@@ -211,8 +216,8 @@ def _start(head: DistilledHead) -> Place:
 
 def flatten(head: DistilledHead) -> Arrays:
     """A head's parameters by name."""
-    parameters: Arrays = tree_flatten(head.parameters(), destination={})
-    return parameters
+    parameters: Any = tree_flatten(head.parameters(), destination={})
+    return dict(parameters)
 
 
 def _save(path: Path, place: Place) -> None:
@@ -228,7 +233,8 @@ def _save(path: Path, place: Place) -> None:
 def _restore(path: Path) -> Place | None:
     if not path.exists():
         return None
-    arrays, metadata = mx.load(str(path), return_metadata=True)
+    loaded: Any = mx.load(str(path), return_metadata=True)
+    arrays, metadata = loaded
     mx.eval(arrays)  # now: the file is about to be replaced
 
     def part(name: str) -> Arrays:

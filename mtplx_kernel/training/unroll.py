@@ -43,7 +43,8 @@ def unroll(
     attention = head.self_attn
     pairs = features.shape[1]
     causal = mx.tril(mx.ones((pairs, pairs), dtype=mx.bool_))
-    hidden, states = head.fused(features), []
+    hidden = head.fused(features)
+    states: list[mx.array] = []
     first: tuple[mx.array, mx.array] | None = None
     own: list[tuple[mx.array, mx.array]] = []
     for d in range(1, depth + 1):

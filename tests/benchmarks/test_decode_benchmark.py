@@ -20,11 +20,20 @@ from benchmarks.measure import BenchmarkFailed, EncodedPrompt, Run, Side, in_tur
 from benchmarks.peers import ProcessPeer
 from benchmarks.prompts import PROMPTS
 from benchmarks.weights import weight_bytes
+from mtplx_kernel.training.heldout import DOMAINS
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = ["mlx_lm", "mlx_lm_stock", "ar", "mtp"]
-RATIOS = {"ar_vs_mlx_lm", "ar_vs_mlx_lm_stock", "mtp_vs_ar", "mtp_vs_ar_worst", "bandwidth_share"}
+DOMAIN_RATIOS = {"mtp_vs_ar_domains", "mtp_vs_mlx_lm_domains"}
+RATIOS = DOMAIN_RATIOS | {
+    "ar_vs_mlx_lm",
+    "ar_vs_mlx_lm_stock",
+    "mtp_vs_ar",
+    "mtp_vs_ar_worst",
+    "mtp_vs_mlx_lm",
+    "bandwidth_share",
+}
 ROW_KEYS = {
     "prompt",
     "domain",
@@ -65,12 +74,18 @@ def test_one_json_object_says_everything(folder: Path) -> None:
     done = decode("--model", str(folder), *options)
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout.splitlines()[-1])
-    assert [*report] == ["benchmark", "model", "machine", "ratios", "ids_equal", "table"]
+    assert [*report] == [
+        *("benchmark", "model", "machine", "ratios", "ids_equal", "table", "domains")
+    ]
     assert report["benchmark"] == "decode"
     assert report["model"] == folder.name
     assert report["ids_equal"] is True
     assert set(report["ratios"]) == RATIOS
     assert all(math.isfinite(v) and v > 0 for v in report["ratios"].values())
+    assert set(report["domains"]) == DOMAIN_RATIOS
+    for name, found in report["domains"].items():
+        assert [*found] == [p.domain for p in PROMPTS[:2]]
+        assert report["ratios"][name] == pytest.approx(sum(found.values()) / 2)
     expected = [(p.name, p.domain, side) for p in PROMPTS[:2] for side in SIDES]
     assert [(r["prompt"], r["domain"], r["side"]) for r in report["table"]] == expected
     for row in report["table"]:
@@ -107,6 +122,13 @@ def test_a_wrong_side_is_reported(folder: Path) -> None:
         margin = bench.peer.margin([*prompts[1].ids, *bench.peer.run(prompts[1].ids, 20).ids[:3]])
     assert right.ids_equal
     assert "All sides gave the same tokens in all runs." in page.text(right)
+    lines = [line.split() for line in page.text(right).splitlines()]
+    (average,) = [line for line in lines if line[:1] == ["average"]]
+    names = ("mtp_vs_ar_domains", "mtp_vs_mlx_lm_domains")
+    assert average[1:] == [f"{right.ratios[name]:.3f}" for name in names]
+    for domain in ("rewriting", "stories"):
+        (line,) = [line for line in lines if line[:1] == [domain]]
+        assert line[5:7] == [f"{right.domains[name][domain]:.3f}" for name in names]
     assert not wrong.ids_equal
     (row,) = [row for row in wrong.table if row["differing_runs"]]
     assert (row["prompt"], row["side"]) == (prompts[1].name, "mtp")
@@ -150,16 +172,8 @@ def test_a_peer_that_dies_is_an_error(tmp_path: Path) -> None:
 
 def test_prompts_are_many_and_various() -> None:
     assert len({p.name for p in PROMPTS}) == len(PROMPTS) >= 8
-    assert {p.domain for p in PROMPTS} >= {
-        "chat",
-        "code",
-        "code edit",
-        "facts",
-        "lists",
-        "rewriting",
-        "story",
-    }
-    assert [p.domain for p in PROMPTS[:2]] == ["rewriting", "story"]
+    assert {p.domain for p in PROMPTS} == {*DOMAINS, "code edit"}
+    assert [p.domain for p in PROMPTS[:2]] == ["rewriting", "stories"]
 
 
 class Scripted:
@@ -212,9 +226,31 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     assert summary.ratios(runs, [2000.0, 1000.0, 500.0], 100, ["mlx_lm", "ar", "mtp"]) == {
         "ar_vs_mlx_lm": 0.5,  # of 2, 0.5 and 0.5
         "mtp_vs_ar": 1.6,  # of 0.8, 1.6 and 1.6
+        "mtp_vs_mlx_lm": 0.8,  # of 1.6, 0.8 and 0.8
         "mtp_vs_ar_worst": 1.0,  # q: of 0.5, 1.5 and 1
         "bandwidth_share": 0.5,  # of 0.5, 0.5 and 1
     }
+
+
+def test_ratios_within_domains() -> None:
+    prompts = [EncodedPrompt(*p, (1,)) for p in (("p", "code"), ("q", "chat"), ("r", "code"))]
+    runs = {
+        ("p", "mlx_lm"): [run(2.0), run(4.0), run(1.0)],
+        ("q", "mlx_lm"): [run(3.0), run(3.0), run(3.0)],
+        ("r", "mlx_lm"): [run(2.0), run(4.0), run(1.0)],
+        ("p", "ar"): [run(1.0), run(1.0), run(2.0)],
+        ("q", "ar"): [run(1.0), run(2.0), run(6.0)],
+        ("r", "ar"): [run(1.0), run(3.0), run(2.0)],
+        ("p", "mtp"): [run(0.5), run(0.5), run(0.5)],
+        ("q", "mtp"): [run(2.0), run(2.0), run(2.0)],
+        ("r", "mtp"): [run(0.5), run(1.5), run(1.5)],
+    }
+    assert summary.domain_ratios(runs, prompts, ["mlx_lm", "ar", "mtp"]) == {
+        # Both prompts' tokens over both prompts' seconds: of 2 / 1, 4 / 2 and 4 / 2.
+        "mtp_vs_ar_domains": {"code": 2.0, "chat": 1.0},  # chat: of 0.5, 1 and 3
+        "mtp_vs_mlx_lm_domains": {"code": 4.0, "chat": 1.5},  # code: of 4, 4 and 1
+    }
+    assert summary.domain_ratios(runs, prompts, ["mlx_lm", "ar"]) == {}
 
 
 def test_the_first_difference_is_found_in_any_round() -> None:

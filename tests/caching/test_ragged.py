@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtplx_kernel.caching.ragged import GROWTH, RaggedKVCache
+from mtplx_kernel.caching.footprint import GROWTH
+from mtplx_kernel.caching.ragged import RaggedKVCache
 from mtplx_kernel.caching.span import Span
 
 HEADS, DIM = 2, 3

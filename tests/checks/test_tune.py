@@ -64,10 +64,9 @@ def test_every_setting_is_measured_and_the_best_is_put_in_force(engine: Engine) 
     assert report.best == best_of(report.rows, 1.02)
     assert report.kept == "from now on, whenever this model is loaded here; tune --forget undoes it"
     assert engine.default_depth == report.best.depth
-    kept, _ = measured.recall(engine.measured_key)
+    kept = measured.recall_tuned(engine.measured_key)
     assert kept is not None
-    assert kept.tuned is not None
-    assert kept.tuned.depth == report.best.depth
+    assert kept.depth == report.best.depth
 
 
 def test_a_later_load_uses_it_until_it_is_forgotten(
@@ -88,13 +87,13 @@ def test_the_settings_take_turns_and_the_engine_chooses_for_adaptive(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, int | None, int | None]] = []
-    generate = Engine.generate
+    submit = Engine.submit
 
-    def spied(self: Engine, prompt: Any, **options: Any) -> mk.Generation:
+    def spied(self: Engine, prompt: Any, **options: Any) -> mk.Handle:
         asked.append((options["mode"], options["depth"], self.default_depth))
-        return generate(self, prompt, **options)
+        return submit(self, prompt, **options)
 
-    monkeypatch.setattr(Engine, "generate", spied)
+    monkeypatch.setattr(Engine, "submit", spied)
     engine.set_default_depth(7)
     tune(engine, keep=False, **SMALL)
     once = [("ar", 0, None), ("mtp", 1, None), ("mtp", 2, None), ("mtp", None, None)]
@@ -105,9 +104,7 @@ def test_the_settings_take_turns_and_the_engine_chooses_for_adaptive(
 def test_no_keep_keeps_nothing(engine: Engine) -> None:
     report = tune(engine, keep=False, **SMALL)
     assert report.kept == "as before: nothing was kept (--no-keep)"
-    kept, _ = measured.recall(engine.measured_key)
-    assert kept is not None
-    assert kept.tuned is None
+    assert measured.recall_tuned(engine.measured_key) is None
 
 
 def test_a_failure_or_an_interrupt_leaves_the_depth(
@@ -115,11 +112,11 @@ def test_a_failure_or_an_interrupt_leaves_the_depth(
 ) -> None:
     engine.set_default_depth(3)
 
-    def interrupted(self: Engine, prompt: Any, **options: Any) -> mk.Generation:
+    def interrupted(self: Engine, prompt: Any, **options: Any) -> mk.Handle:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "generate", interrupted)
+        patch.setattr(Engine, "submit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tune(engine, **SMALL)
     runner = engine._owner.runner
@@ -138,12 +135,17 @@ def test_a_failure_or_an_interrupt_leaves_the_depth(
 def test_what_cannot_be_kept_holds_for_this_engine(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(measured, "_folder", lambda: tmp_path / "empty")
+    place = tmp_path / "measured"
+    place.write_text("a file in the folder's place")
+    monkeypatch.setattr(measured, "_folder", lambda: place)
     report = tune(engine, **SMALL)
-    assert report.kept == (
-        "in this engine only, as there is no measurement to keep it with: "
-        "nothing was measured here before; tune --forget undoes it"
+    assert report.kept.startswith("in this engine only, as it cannot be kept (FileExistsError: ")
+    assert report.kept.endswith("; tune --forget undoes it")
+    assert forget(engine).startswith(
+        "The tuning is forgotten: the engine chooses the depth itself, until the next load: "
+        "it cannot be removed (NotADirectoryError: "
     )
+    assert engine.default_depth is None
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,8 @@ def test_the_picture_is_a_png_with_its_description() -> None:
     page = REPORT._repr_html_()
     assert page.count("<img ") == 1
     assert (
-        'alt="Bar chart of tokens a second with a &lt;model&gt;: ar 20.0, mtp, depth 1 30.0, '
-        "mtp, depth 2 36.0, mtp, adaptive 34.0. best: mtp, depth 2, 1.80 x ar"
+        'alt="Bar chart of a &lt;model&gt;, times the speed of mode ar. ar: 1.00; '
+        "mtp, depth 1: 1.50; mtp, depth 2: 1.80; mtp, adaptive: 1.70. best: mtp, depth 2, 1.80 x ar"
     ) in page
     assert "<model>" not in page
 
@@ -241,12 +243,12 @@ def test_the_best_bar_stands_out(monkeypatch: pytest.MonkeyPatch) -> None:
     picture.picture.cache_clear()
     REPORT._repr_png_()
     (axes,) = figures[0].axes
-    assert [bar.get_width() for bar in axes.patches] == [20.0, 30.0, 36.0, 34.0]
+    assert [bar.get_width() for bar in axes.patches] == [1.0, 1.5, 1.8, 1.7]
     colours = [bar.get_facecolor()[:3] for bar in axes.patches]
     assert colours[2] == to_rgb(picture.BEST)
     assert {colours[0], colours[1], colours[3]} == {to_rgb(picture.BAR)}
     labels = {text.get_text() for text in axes.texts}
-    assert "36.0 (1.80 x ar), best" in labels
+    assert "1.80 (36.0 tokens/s), best" in labels
     # One ground, dark ink on it: readable whatever the theme around it.
     assert figures[0].get_facecolor()[:3] == to_rgb(picture.GROUND)
     assert contrast(picture.INK, picture.GROUND) > 12

@@ -16,8 +16,8 @@ from mlx_lm.models.cache import ChunkedKVCache
 
 import mtplx_kernel as mk
 from mtplx_kernel.engine import engine as engine_module
-from mtplx_kernel.engine import owner as owner_module
 from mtplx_kernel.engine import fit as fit_module
+from mtplx_kernel.engine import owner as owner_module
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.errors import InvalidRequest, ModelNotFound, ModelUnusable, MTPLXError
 from tests.engine.conftest import PROBE, Start

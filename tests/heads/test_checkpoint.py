@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from mtplx_kernel.heads.checkpoint import head_files, load_native, save_native
 from mtplx_kernel.heads.families import classes_without_head
 from mtplx_kernel.models.target import Target
 from tests.heads.agreement import assert_follows, prompt
-from tests.heads.oracle import exaone_moe, mimo, qwen, step3p5
-from tests.heads.published import HIDDEN, VOCABULARY, Array, Published, Tensors, open_head, save
-
-EMBEDDING = "model.language_model.embed_tokens.weight"
-
-
-def follows(folder: Path, published: Published, head: Tensors) -> None:
-    """Whether the folder's head is Qwen's formula on these tensors."""
-    _, found = open_head(folder)
-    embedding = published.base[EMBEDDING].astype(np.float64)
-    output = published.base["lm_head.weight"].astype(np.float64)
-    assert_follows(found, embedding, qwen.states(head), lambda y: y @ output.T)
+from tests.heads.folders import EMBEDDING, converted, flat, follows, with_one
+from tests.heads.oracle import exaone_moe, mimo, qwen
+from tests.heads.published import HIDDEN, VOCABULARY, Published, Tensors, open_head, save
 
 
 def renamed(published: Published, old: str, new: str) -> Published:
     head = {n.replace(old, new, 1): a for n, a in published.head.items()}
     return dataclasses.replace(published, head=head)
-
-
-def with_one(head: Tensors) -> Tensors:
-    """Norms as converters write them."""
-    return {n: a + np.float32("norm" in n) for n, a in head.items()}
-
-
-def flat(model: Any) -> dict[str, mx.array]:
-    return dict(tree_flatten(model.parameters()))
-
-
-def converted(published: Published, folder: Path, head: Tensors) -> Path:
-    """The folder as mlx-lm converts it, but with these tensors of a head kept in it."""
-    raw = published.write(folder / "raw")
-    model, config = load_model(raw, get_model_classes=classes_without_head)
-    tensors = {n: np.array(a) for n, a in flat(model).items()}
-    made = Published(config, tensors, head, {"format": "mlx"})
-    return made.write(folder / "converted")
 
 
 @pytest.mark.parametrize("prefix", ["language_model.", "model.", "model.language_model."])
@@ -72,13 +42,6 @@ def test_a_sidecar_as_published(tmp_path: Path, name: str) -> None:
     follows(folder, published, published.head)
 
 
-def test_a_sidecar_with_bare_names_holds_whole_norms(tmp_path: Path) -> None:
-    published = qwen.mixture(in_one=False)
-    bare = {n.removeprefix("mtp."): a for n, a in with_one(published.head).items()}
-    folder = dataclasses.replace(published, head=bare).write(tmp_path, sidecar="mtp.safetensors")
-    follows(folder, published, published.head)
-
-
 def test_a_folder_that_holds_a_head_alone(tmp_path: Path) -> None:
     """As converters of Qwen heads write it: bare names, whole norms, a config of its own."""
     published = qwen.dense()
@@ -86,7 +49,8 @@ def test_a_folder_that_holds_a_head_alone(tmp_path: Path) -> None:
     model, config = load_model(base, get_model_classes=classes_without_head)
     target = Target(model)
     bare = {n.removeprefix("mtp."): a for n, a in with_one(published.head).items()}
-    alone = Published({"model_type": "qwen3_5_mtp"}, {}, bare).write(tmp_path / "alone")
+    notes = {"format": "mlx"}
+    alone = Published({"model_type": "qwen3_5_mtp"}, {}, bare, notes).write(tmp_path / "alone")
     assert head_files(alone, config) == [alone / "model.safetensors"]
     head = load_native(
         alone, config, shared=target.shared, hidden=HIDDEN, vocabulary=target.vocabulary
@@ -116,39 +80,6 @@ def test_a_converted_folder_that_kept_the_head(tmp_path: Path) -> None:
     published = qwen.dense()
     kept = {f"language_model.{n}": a for n, a in with_one(published.head).items()}
     follows(converted(published, tmp_path, kept), published, published.head)
-
-
-def test_a_converted_folder_with_norms_as_published(tmp_path: Path) -> None:
-    """A gain that is negative on average cannot be meant: 1 is added whatever the folder is."""
-    published = qwen.dense()
-    kept = {f"language_model.{n}": a for n, a in published.head.items()}
-    follows(converted(published, tmp_path, kept), published, published.head)
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "prefix"),
-    [
-        (qwen.dense, "mtp.norm.weight", "language_model."),
-        (qwen.next_one, "mtp.norm.weight", ""),
-        (step3p5.published, f"{step3p5.LAYER}.shared_head.norm.weight", ""),
-    ],
-)
-def test_norms_that_lack_one_are_told_by_the_layout_of_the_model(
-    tmp_path: Path, make: Callable[[], Published], name: str, prefix: str
-) -> None:
-    """Where no norm is negative on average, the rule is the one that mlx-lm has for the target."""
-    published = make()
-    raised = {n: np.abs(a) if "norm" in n else a for n, a in published.head.items()}
-    published = dataclasses.replace(published, head=raised)
-    _, head = open_head(published.write(tmp_path / "published"))
-    assert_norm(flat(head)["norm.weight"], raised[name] + 1)
-    kept = {f"{prefix}{n}": a for n, a in raised.items()}
-    _, head = open_head(converted(published, tmp_path, kept))
-    assert_norm(flat(head)["norm.weight"], raised[name])
-
-
-def assert_norm(found: mx.array, expected: Array) -> None:
-    np.testing.assert_array_equal(np.array(found), expected)
 
 
 def test_a_converted_qwen3_next_that_kept_the_head(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.dequantise import without_fp8
 from tests.heads.agreement import assert_follows, parts
 from tests.heads.oracle import mimo_v2_flash
@@ -60,6 +62,63 @@ def test_a_scale_for_each_row_or_for_all(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(np.array(found), rounded(e4m3(codes) * whole))
 
 
+@pytest.mark.parametrize(("size", "count"), [((200, 300), (4, 5)), ((64, 64), (2, 1))])
+def test_the_number_of_scales_tells_a_block_that_the_config_does_not(
+    size: tuple[int, int], count: tuple[int, int]
+) -> None:
+    """Blocks of 50 by 60, and of 32 by 64, where 128 by 128 would be two by three and one."""
+    codes = random_codes(size)
+    scales = np.random.default_rng(1).uniform(0.5, 2, count).astype(np.float32)
+    weights = {"a.weight": mx.array(codes), "a.weight_scale_inv": mx.array(scales)}
+    found = without_fp8(weights, {})["a.weight"].astype(mx.float32)
+    each = [s // c for s, c in zip(size, count, strict=True)]
+    spread = np.kron(scales, np.ones(each))
+    np.testing.assert_array_equal(np.array(found), rounded(e4m3(codes) * spread))
+
+
+@pytest.mark.parametrize("count", [(3, 5), (2, 7), (7,), (2, 2, 3), (2, 0)])
+def test_scales_of_another_weight_are_refused(count: tuple[int, ...]) -> None:
+    weights = {
+        "a.weight": mx.array(random_codes((200, 300))),
+        "a.weight_scale_inv": mx.ones(count),
+    }
+    with pytest.raises(ModelUnusable) as caught:
+        without_fp8(weights, {})
+    assert str(caught.value) == (
+        f"the head's a.weight_scale_inv has shape {count}, which does not go with a weight of"
+        " (200, 300); it must hold one scale for each block, row or tensor"
+    )
+
+
+def test_a_scale_for_each_expert() -> None:
+    codes = random_codes((3, 5, 8))
+    scales = np.array([0.5, 1.0, 3.0], np.float32)
+    weights = {"a.weight": mx.array(codes), "a.weight_scale": mx.array(scales)}
+    found = without_fp8(weights, {})["a.weight"].astype(mx.float32)
+    np.testing.assert_array_equal(np.array(found), rounded(e4m3(codes) * scales[:, None, None]))
+
+
+def test_scales_in_eight_bits_are_powers_of_two(tmp_path: Path) -> None:
+    """127 stands for 1, 120 for 2**-7, 130 for 8: read from a file that says so."""
+    codes = random_codes((256, 128))
+    exponents = np.array([[120], [130]], np.uint8)
+    path = tmp_path / "a.safetensors"
+    save_as_fp8(path, {"a.weight": codes, "a.weight_scale_inv": exponents}, exponents=True)
+    found = without_fp8(dict(mx.load(str(path))), {})["a.weight"]  # type: ignore[arg-type]
+    scales = np.repeat([2.0**-7, 8.0], 128)[:, None]
+    np.testing.assert_array_equal(np.array(found.astype(mx.float32)), rounded(e4m3(codes) * scales))
+
+
+def test_codes_without_a_scale_are_refused() -> None:
+    weights = {"a.weight": mx.array(random_codes((5, 8))), "b.scales": mx.zeros((5,), mx.uint8)}
+    with pytest.raises(ModelUnusable) as caught:
+        without_fp8(weights, {})
+    assert str(caught.value) == (
+        "the head's a.weight is in 8 bits without a scale; it needs a.weight_scale_inv or"
+        " a.weight_scale: fetch the checkpoint anew"
+    )
+
+
 def test_a_head_in_fp8_as_published(tmp_path: Path) -> None:
     published = mimo_v2_flash.published()
     quantisation = {"quant_method": "fp8", "weight_block_size": [32, 32]}
@@ -84,10 +143,14 @@ def test_a_head_in_fp8_as_published(tmp_path: Path) -> None:
     assert_follows(head, embedding, mimo_v2_flash.states(t), lambda y: y @ output.T)
 
 
-def save_as_fp8(path: Path, tensors: Tensors) -> None:
-    """Write a file whose 8-bit tensors are declared as e4m3, as published."""
+def save_as_fp8(path: Path, tensors: Tensors, *, exponents: bool = False) -> None:
+    """Write a file whose 8-bit weights are declared as e4m3, as published, and scales as e8m0."""
     save(path, tensors, {"format": "pt"})
     whole = path.read_bytes()
     length = int.from_bytes(whole[:8], "little")
-    header = whole[8 : 8 + length].replace(b'"U8"', b'"F8_E4M3"')
+    entries = json.loads(whole[8 : 8 + length])
+    for name, entry in entries.items():
+        if entry.get("dtype") == "U8":
+            entry["dtype"] = "F8_E8M0" if exponents and "scale" in name else "F8_E4M3"
+    header = json.dumps(entries).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + whole[8 + length :])

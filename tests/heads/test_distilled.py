@@ -186,6 +186,8 @@ def test_refuses_a_model_of_other_sizes(path: Path, size: str) -> None:
 
 def test_refuses_another_model_of_the_same_sizes(path: Path) -> None:
     assert "another model" in refusal(path, base_norm=mx.ones((HIDDEN,)))
+    not_numbers = {"base.norm": mx.full((HIDDEN,), mx.nan)}
+    assert "another model" in refused(path, lambda t, m: t.update(not_numbers))
     assert "another model" in refused(path, lambda t, m: t.pop("base.norm"))
 
 

@@ -101,17 +101,24 @@ def test_an_interrupt_ends_the_request_and_the_check_in_one_line(
     verb: str,
     line: str,
 ) -> None:
-    generate = mk.Engine.generate
-    asked: list[Any] = []
+    submit = mk.Engine.submit
+    asked: list[mk.Handle] = []
+    tokens: list[int] = []
 
-    def interrupted(self: mk.Engine, prompt: Any, **options: Any) -> mk.Generation:
-        asked.append(prompt)
-        options["on_token"] = lambda *token: signal.raise_signal(signal.SIGINT)
-        return generate(self, prompt, **options)
+    def interrupt_once(token: int, text: str) -> None:
+        tokens.append(token)
+        if len(tokens) == 1:
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(mk.Engine, "generate", interrupted)
+    def interrupted(self: mk.Engine, prompt: Any, **options: Any) -> mk.Handle:
+        endless = {**options, "max_tokens": 50_000, "ignore_eos": True}
+        asked.append(submit(self, prompt, on_token=interrupt_once, **endless))
+        return asked[-1]
+
+    monkeypatch.setattr(mk.Engine, "submit", interrupted)
     assert isinstance(ready.run(f"%mtplx {verb}"), GenerationInterrupted)
     assert shown() == f"{line}\n"
-    assert len(asked) == 1
+    (handle,) = asked
+    assert str(handle.result(timeout=60).finish_reason) == "interrupted"
     status = tiny.status()
     assert (status["running"], status["queue"]["waiting"]) == (0, 0)

@@ -222,7 +222,7 @@ def test_checks_show_a_page_and_leave_the_model_free(kernel: Kernel) -> None:
     (result,) = ran.contents("execute_result")
     assert result["data"].keys() == {"text/plain", "text/html", "image/png"}
     assert (
-        '<img alt="Bar chart of tokens a second with tiny llama: ar '
+        '<img alt="Bar chart of tiny llama, times the speed of mode ar. ar: 1.00; '
         in (result["data"]["text/html"])
     )
     # The progress bar, which nothing is left of at the end.

@@ -119,6 +119,8 @@ def test_head_depth_and_where_costs_come_from() -> None:
     assert report.running_on({"depth": {"default": None, "reason": None}}) == (
         "Depth:        adaptive"
     )
+    stuck = {"depth": {"default": None, "reason": None}, "mode": "ar", "mode_reason": "why"}
+    assert report.running_on(stuck) == "Mode:         ar: why\nDepth:        no drafts"
     assert report.running_on({"depth": {"default": 1, "reason": None}, "head": {}}) == (
         "Depth:        1 draft a cycle"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mtplx_kernel.errors import ModelNotFound, ModelUnusable
+from mtplx_kernel.models import catalog
 from mtplx_kernel.models.catalog import CATALOG, cache_dir, known_models, resolve
 
 ALLOWED = (
@@ -131,6 +132,18 @@ def test_models_of_the_hub_cache_are_listed_and_found_offline(hub_home: Path) ->
     )
     lines = hub(code, hub_home, HF_HUB_OFFLINE="1").splitlines()
     assert lines[1:] == ["org/whole Hugging Face hub True 4", "True"]
+
+
+def test_the_licence_and_the_card_come_along_from_the_hub() -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    wanted = [
+        *("LICENSE", "LICENSE.txt", "LICENCE", "NOTICE", "NOTICE.txt", "README.md"),
+        *("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"),
+    ]
+    others = ["pytorch_model.bin", "onnx/model.onnx", "figures/a.png", ".gitattributes"]
+    found = filter_repo_objects([*wanted, *others], allow_patterns=catalog._HUB_FILES)
+    assert list(found) == wanted
 
 
 def test_a_hub_model_that_cannot_be_downloaded_is_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.heads.checkpoint import load_native
 from mtplx_kernel.heads.families import classes_without_head
 from mtplx_kernel.heads.native import NativeHead
+from mtplx_kernel.models import convert as convert_module
+from mtplx_kernel.models.catalog import resolve
 from mtplx_kernel.models.convert import ConversionReport
 from mtplx_kernel.models.target import Target
 from tests.models import original
@@ -294,6 +297,16 @@ def test_what_goes_with_the_weights_comes_along(sources: dict[str, Path], tmp_pa
         " mtplx_kernel drafts with it; mlx-lm does not read it.\n\n"
         "# A tiny model\n\nIt was made of dice.\n"
     )
+
+
+def test_a_conversion_holds_no_matrix_of_the_head_before_it_is_written(
+    sources: dict[str, Path],
+) -> None:
+    gc.collect()
+    before = mx.get_active_memory()
+    plan = convert_module._plan(resolve(str(sources["qwen3_next"])), None, 64, 16)
+    assert plan.head_parameters == 55_968
+    assert mx.get_active_memory() - before < 55_968, "of twice as many bytes"
 
 
 def test_the_report_reads_well(tmp_path: Path) -> None:

@@ -82,7 +82,20 @@ def test_head_comes_out_as_it_was(
     converted(source, tmp_path / "four", head_bits=4)
     packed = arrays(open_head(tmp_path / "four"))
     assert {n for n in packed if not n.endswith((".scales", ".biases"))} == before.keys()
-    assert "fc.scales" in packed
+    assert ("heads.2.fc.scales" if kind == "step3p5" else "fc.scales") in packed
     assert {n: a.dtype for n, a in before.items() if "norm" in n or a.ndim < 2} == {
         n: packed[n].dtype for n, a in before.items() if "norm" in n or a.ndim < 2
     }
+
+
+def test_every_head_of_several_is_quantised_with_the_same_care(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MTPLX_KERNEL_CACHE", str(tmp_path / "cache"))
+    converted(write("step3p5", tmp_path / "source"), tmp_path / "four", bits=4)
+    head = open_head(tmp_path / "four")
+    bits = {path: m.bits for path, m in head.named_modules() if hasattr(m, "bits")}
+    assert {path for path, n in bits.items() if n == 8} == {
+        f"heads.{number}.{part}" for number in range(3) for part in ("fc", "output")
+    }
+    assert bits["heads.2.layers.0.self_attn.q_proj"] == 4

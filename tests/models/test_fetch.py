@@ -342,7 +342,7 @@ def test_no_pip_at_all_is_one_line_that_says_what_to_install() -> None:
 def test_progress_is_silent_where_nobody_watches(
     entry: CatalogEntry, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
     fetch(entry, progress=True)
     assert capfd.readouterr() == ("", "")
 

@@ -15,7 +15,15 @@ import pytest
 from mtplx_kernel.models import measured
 from mtplx_kernel.models.catalog import cache_dir
 from mtplx_kernel.models.manifest import write_manifest
-from mtplx_kernel.models.measured import LONGEST_AGE_S, Measured, Tuned, keep, keep_tuned, recall
+from mtplx_kernel.models.measured import (
+    LONGEST_AGE_S,
+    Measured,
+    Tuned,
+    keep,
+    keep_tuned,
+    recall,
+    recall_tuned,
+)
 
 NOW = 1_800_000_000.0
 FOUND = Measured(
@@ -24,7 +32,6 @@ FOUND = Measured(
     head={"feed": 0.004, "draft": 0.006},
     threads=2,
     when=NOW,
-    tuned=Tuned(3, NOW + 5),
 )
 
 
@@ -56,14 +63,7 @@ def a_key(folder: Path, **changes: str) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        FOUND,
-        replace(FOUND, tuned=None),
-        replace(FOUND, tuned=Tuned(None, NOW), threads=None, head={}),
-    ],
-)
+@pytest.mark.parametrize("found", [FOUND, replace(FOUND, threads=None, head={})])
 def test_what_is_kept_comes_back(cache: Path, found: Measured) -> None:
     assert recall("k", NOW) == (None, "nothing was measured here before")
     assert measured.count() == 0
@@ -91,12 +91,11 @@ def test_a_month_later_it_is_measured_anew() -> None:
         "[]",
         "null",
         "{}",
-        json.dumps({"tokens": [1], "seconds": [1.0], "head": {}, "threads": None, "tuned": None}),
-        '{"tokens": [1], "seconds": [NaN], "head": {}, "threads": null, "tuned": null, "when": 1}',
-        '{"tokens": [2], "seconds": [1], "head": {}, "threads": null, "tuned": null, "when": 1}',
-        '{"tokens": [1], "seconds": [], "head": {}, "threads": null, "tuned": null, "when": 1}',
-        '{"tokens": [1], "seconds": [1], "head": [], "threads": null, "tuned": null, "when": 1}',
-        '{"tokens": [1], "seconds": [1], "head": {}, "threads": null, "tuned": {}, "when": 1}',
+        json.dumps({"tokens": [1], "seconds": [1.0], "head": {}, "threads": None}),
+        '{"tokens": [1], "seconds": [NaN], "head": {}, "threads": null, "when": 1}',
+        '{"tokens": [2], "seconds": [1], "head": {}, "threads": null, "when": 1}',
+        '{"tokens": [1], "seconds": [], "head": {}, "threads": null, "when": 1}',
+        '{"tokens": [1], "seconds": [1], "head": [], "threads": null, "when": 1}',
         "\udcff",
     ],
 )
@@ -134,19 +133,44 @@ def test_a_full_disk_leaves_what_was_there(cache: Path, monkeypatch: pytest.Monk
     assert [path.name for path in cache.iterdir()] == ["k.json"]
 
 
-def test_a_tuning_is_kept_with_its_measurement_and_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(measured.time, "time", lambda: NOW + 10)
+@pytest.mark.parametrize("depth", [0, 2, None])
+def test_a_tuning_is_kept_apart_from_the_measurement(cache: Path, depth: int | None) -> None:
+    tuned = Tuned(depth, NOW)
+    assert recall_tuned("k", NOW) is None
     assert keep_tuned("k", None) is None
-    assert keep_tuned("k", Tuned(2, NOW)) == (
-        "there is no measurement to keep it with: nothing was measured here before"
-    )
-    keep("k", replace(FOUND, tuned=None))
-    assert keep_tuned("k", Tuned(2, NOW)) is None
-    assert recall("k", NOW)[0] == replace(FOUND, tuned=Tuned(2, NOW))
+    # Before any measurement, as on a machine that was too busy for one.
+    assert keep_tuned("k", tuned) is None
+    assert recall_tuned("k", NOW) == tuned
+    assert (recall("k", NOW)[0], measured.count()) == (None, 0)
+    keep("k", FOUND)
+    assert recall("k", NOW) == (replace(FOUND, tuned=tuned), None)
+    # A new measurement leaves it.
+    keep("k", replace(FOUND, threads=1, tuned=Tuned(9, NOW)))
+    assert recall("k", NOW)[0] == replace(FOUND, threads=1, tuned=tuned)
+    assert recall_tuned("k", NOW + LONGEST_AGE_S + 1) is None
+    assert recall_tuned("other", NOW) is None
     assert keep_tuned("k", None) is None
-    assert recall("k", NOW)[0] == replace(FOUND, tuned=None)
+    assert recall("k", NOW)[0] == replace(FOUND, threads=1)
+    assert [path.name for path in cache.iterdir()] == ["k.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"depth": "x", "when": 1}', '{"depth": 1}'])
+def test_a_damaged_tuning_is_none(cache: Path, text: str) -> None:
+    keep("k", FOUND)
+    (cache / "k.tuned.json").write_text(text)
+    assert recall("k", NOW) == (FOUND, None)
+    assert keep_tuned("k", Tuned(1, NOW)) is None
+    assert recall_tuned("k", NOW) == Tuned(1, NOW)
+
+
+def test_a_tuning_that_cannot_be_written_or_removed_is_a_reason(cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text("a file in the folder's place")
+    assert recall_tuned("k", NOW) is None
+    for tuned, start in ((Tuned(1, NOW), "it cannot be kept ("), (None, "it cannot be removed (")):
+        problem = keep_tuned("k", tuned)
+        assert problem is not None
+        assert problem.startswith(start)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ ROOMS = {
     "scheduling": {"errors"},
     "engine": CORE,
     "training": CORE,
+    "checks": {"decoding", "engine", "errors", "models", "report"},
     "server": {"engine", "errors"},
     "widgets": {"engine", "errors"},
 }
@@ -156,10 +157,24 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def makes_fixtures(path: Path) -> bool:
+    """Whether a file of the tests is a script, which no test imports.
+
+    Those make fixtures, each in an environment of its own, which its first lines describe.
+    """
+    guards = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.If)]
+    runs = any(ast.unparse(guard.test) == "__name__ == '__main__'" for guard in guards)
+    return runs and path.is_relative_to(ROOT / "tests")
+
+
 def used(*folders: str) -> dict[str, set[str]]:
-    """Map each foreign module that files in some folders import to who brings it."""
+    """Map each foreign module that files in some folders import to who brings it.
+
+    Scripts that make fixtures are left out.
+    """
     owners = packages_distributions()
-    names = {n.split(".")[0] for p in python_files(*folders) for n in imported(p)}
+    files = [p for p in python_files(*folders) if not makes_fixtures(p)]
+    names = {n.split(".")[0] for p in files for n in imported(p)}
     return {n: {normalised(owner) for owner in owners[n]} for n in names & owners.keys() - OWN}
 
 
@@ -171,6 +186,19 @@ def test_what_the_package_imports_is_declared() -> None:
 def test_what_tests_and_notebooks_import_is_declared() -> None:
     allowed = declared("cpu", "dev")
     assert {n for n, owners in used(*CODE_FOLDERS).items() if not owners & allowed} == set()
+
+
+def test_scripts_that_make_fixtures_stand_apart() -> None:
+    scripts = [p for p in python_files("tests") if makes_fixtures(p)]
+    assert [str(p.relative_to(ROOT)) for p in scripts] == [
+        "tests/heads/fixtures/make.py",
+        "tests/heads/oracle/against_transformers.py",
+    ]
+    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts) for p in scripts}
+    assert not modules & {name for p in python_files("tests") for name in imported(p)}
+    for path in scripts:
+        doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert "in an environment" in " ".join(doc.split()), path
 
 
 def test_what_is_declared_is_used() -> None:

@@ -1,4 +1,4 @@
-"""A tiny Step 3.5 as published, and the formula of its first head."""
+"""A tiny Step 3.5 as published, and the formulas of its heads."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from tests.heads.published import (
 
 LAYERS, WINDOW, HEADS, KV_HEADS, LIMIT = 3, 4, 6, 2, 0.4
 LAYER = f"model.layers.{LAYERS}"
+BASES = (100.0, 300.0, 900.0)
+"""Of the heads' rotary positions."""
 CONFIG: dict[str, Any] = {
     **COMMON,
     "model_type": "step3p5",
@@ -32,7 +34,7 @@ CONFIG: dict[str, Any] = {
     "sliding_window": WINDOW,
     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]
     + 3 * ["sliding_attention"],
-    "rope_theta": [5000.0, 100.0, 100.0] + 3 * [100.0],
+    "rope_theta": [5000.0, 100.0, 100.0, *BASES],
     "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0, 1.0, 1.0],
     "attention_other_setting": {"num_attention_heads": HEADS, "num_attention_groups": KV_HEADS},
     "moe_num_experts": EXPERTS,
@@ -98,19 +100,46 @@ def clamped_mlp(x: formula.Array, t: formula.Tensors, at: str) -> formula.Array:
 def states(
     t: dict[str, formula.Array],
     feedforward: Callable[[formula.Array, formula.Tensors, str], formula.Array] = clamped_mlp,
+    *,
+    number: int = 0,
+    window: int = WINDOW,
+    base: float = BASES[0],
 ) -> formula.Pass:
+    """The pass of one of the heads."""
+    at = f"model.layers.{LAYERS + number}"
     attention = formula.Attention(
-        HEADS, KV_HEADS, DIM, base=100.0, rotary=DIM, norms=True, gate="headwise", window=WINDOW
+        HEADS, KV_HEADS, DIM, base=base, rotary=DIM, norms=True, gate="headwise", window=window
     )
     return formula.Pass(
         t,
-        enorm=f"{LAYER}.enorm",
-        hnorm=f"{LAYER}.hnorm",
-        fc=f"{LAYER}.eh_proj",
-        decoder=formula.Decoder(LAYER, attention, feedforward=feedforward),
+        enorm=f"{at}.enorm",
+        hnorm=f"{at}.hnorm",
+        fc=f"{at}.eh_proj",
+        decoder=formula.Decoder(at, attention, feedforward=feedforward),
     )
 
 
-def logits(t: dict[str, formula.Array]) -> Callable[[formula.Array], Any]:
-    norm, output = t[f"{LAYER}.shared_head.norm.weight"], t[f"{LAYER}.shared_head.output.weight"]
+def chained(
+    t: dict[str, formula.Array],
+    features: formula.Array,
+    embedded: formula.Array,
+    window: int,
+    bases: tuple[float, ...] = BASES,
+) -> list[formula.Array]:
+    """Each head's states: head s reads those of the one before it and the s-th token further on.
+
+    `embedded` reaches as far as tokens are known, drafted ones too; head s has a state for each
+    position whose token s + 1 further on is known.
+    """
+    made = [features]
+    for number in range(3):
+        count = min(len(made[-1]), len(embedded) - number)
+        run = states(t, number=number, window=window, base=bases[number])
+        made.append(run(made[-1][:count], embedded[number : number + count]))
+    return made[1:]
+
+
+def logits(t: dict[str, formula.Array], number: int = 0) -> Callable[[formula.Array], Any]:
+    at = f"model.layers.{LAYERS + number}.shared_head"
+    norm, output = t[f"{at}.norm.weight"], t[f"{at}.output.weight"]
     return lambda y: formula.rms(y, norm, 1e-5) @ output.T
