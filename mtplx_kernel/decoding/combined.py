@@ -9,6 +9,7 @@ import mlx.core as mx
 from mtplx_kernel.decoding.drafting import Drafts
 from mtplx_kernel.decoding.head_drafting import HeadDrafter
 from mtplx_kernel.decoding.lookup import LookupDrafter
+from mtplx_kernel.decoding.params import Acceptance
 from mtplx_kernel.decoding.row import Row
 
 
@@ -30,14 +31,13 @@ class CombinedDrafter:
         self.lookup = lookup
         self._by_head: set[str] = set()
 
-    @property
-    def arrays(self) -> list[mx.array]:
-        """The head's caches."""
-        return self.head.arrays
-
     def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
         """Pass the target's states on."""
         self.head.see(rows, starts, features)
+
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """Let the head work off what it saw."""
+        self.head.catch_up(rows)
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
         """Plan with both, and let the better one draft, row by row."""
@@ -46,7 +46,7 @@ class CombinedDrafter:
         known: list[list[int] | None] = []
         counts: list[int] = []
         for row, guess, choice in zip(rows, guesses, choices, strict=True):
-            by_head = choice.depth > 0 and choice.value >= guess.value
+            by_head = choice.depth > 0 and (choice.value >= guess.value or _settled(row))
             known.append(None if by_head else guess.ids)
             counts.append(choice.depth if by_head else len(guess.ids))
             (self._by_head.add if by_head else self._by_head.discard)(row.request_id)
@@ -60,8 +60,18 @@ class CombinedDrafter:
         self.lookup.observe(row, drafted, tokens)
         self.head.observe(row, drafted if row.request_id in self._by_head else 0, tokens)
 
-    def release(self, row: Row) -> None:
+    def release(self, row: Row, *, wipe: bool = False) -> None:
         """Forget the row."""
         self._by_head.discard(row.request_id)
-        self.head.release(row)
+        self.head.release(row, wipe=wipe)
         self.lookup.release(row)
+
+
+def _settled(row: Row) -> bool:
+    """Whether drafts must come from the same place every time.
+
+    Under the rules that are not coupled the ids depend on the drafter; with a depth of its own such
+    a request is repeatable only if no earlier request has a say in which one drafts.
+    """
+    params = row.params
+    return params.depth is not None and params.acceptance is not Acceptance.COUPLED

@@ -78,6 +78,10 @@ class Drafter(Protocol):
         """
         ...
 
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """Work off what was seen, up to the tokens that are known."""
+        ...
+
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
         """Plan at most `depths[i]` tokens to follow `rows[i].ids`, for each row."""
         ...
@@ -86,11 +90,6 @@ class Drafter(Protocol):
         """Learn what a verify gave: `tokens` follow `row.ids`, all but the last were drafts."""
         ...
 
-    def release(self, row: Row) -> None:
-        """Forget a row that ended."""
-        ...
-
-    @property
-    def arrays(self) -> list[mx.array]:
-        """Arrays to evaluate with a forward."""
+    def release(self, row: Row, *, wipe: bool = False) -> None:
+        """Forget a row that ended; `wipe` where a forward of it failed."""
         ...

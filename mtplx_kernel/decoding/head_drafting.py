@@ -13,7 +13,6 @@ from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.depth import FLAT, PROBE_EVERY, Choice, CostCurve, Ladder, best_depth
 from mtplx_kernel.decoding.draft_sampling import Drawn, draw_drafts
 from mtplx_kernel.decoding.drafting import Computed, Drafts
-from mtplx_kernel.decoding.params import GenerationMode
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.heads.base import Head
 
@@ -103,23 +102,25 @@ class HeadDrafter:
         self._states: dict[str, _State] = {}
         self._ladder = Ladder(LONG_DECAY)
 
-    @property
-    def arrays(self) -> list[mx.array]:
-        """The caches' arrays, and what later feeds go on from."""
-        lasts = [state.last for state in self._states.values() if state.last is not None]
-        return self.caches.arrays + lasts
-
     def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
-        """Keep the states until the tokens after them are known; feed what has piled up."""
+        """Keep the states until the tokens after them are known."""
         for r, (row, start) in enumerate(zip(rows, starts, strict=True)):
-            if row.mode is GenerationMode.AR or not row.drafting:
+            if row.drafting:
+                piece = features if len(rows) == 1 else features[r : r + 1]
+                self._state(row).seen.append((start, piece))
+
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """Feed the known pairs of rows that have collected many."""
+        for row in rows:
+            state = self._states.get(row.request_id)
+            if state is None or not state.seen:
                 continue
-            state = self._state(row)
-            state.seen.append((start, features if len(rows) == 1 else features[r : r + 1]))
+            start, piece = state.seen[-1]
             # The last known pair is kept back: its output is what the first draft comes from.
-            piled = min(len(row.ids) - 1, start + features.shape[1]) - 1 - state.fed
+            piled = min(len(row.ids) - 1, start + piece.shape[1]) - 1 - state.fed
             if piled >= FEED_AT:
                 self._feed([row], [piled])
+                self._start()
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
         """Plan drafts for each row."""
@@ -145,9 +146,11 @@ class HeadDrafter:
             state.ladder.observe(drafted, len(tokens) - 1)
             self._ladder.observe(drafted, len(tokens) - 1)
 
-    def release(self, row: Row) -> None:
-        """Forget the row."""
+    def release(self, row: Row, *, wipe: bool = False) -> None:
+        """Forget the row; after a failure its slot may hold anything."""
         self._states.pop(row.request_id, None)
+        if wipe or row.draft_error is not None:
+            self.caches.clear(row.slot)
 
     def _choose(self, row: Row, most: int) -> Choice:
         state = self._state(row)
@@ -188,11 +191,14 @@ class HeadDrafter:
                 hidden = head.recur(hidden, fed, cache)
             logits = head.logits(hidden[:, 0])
             steps.append(draw_drafts(logits, columns, self._vocabulary, rows, depth))
-        return Computed(
-            mx.stack([step.tokens for step in steps], axis=1),
-            _by_row([step.logprobs for step in steps], counts),
-            columns,
-        )
+        tokens = mx.stack([step.tokens for step in steps], axis=1)
+        self._start(tokens)
+        return Computed(tokens, _by_row([step.logprobs for step in steps], counts), columns)
+
+    def _start(self, *arrays: mx.array) -> None:
+        """Have the head's work begin; what cannot be computed fails here, before the target's."""
+        lasts = [state.last for state in self._states.values() if state.last is not None]
+        mx.async_eval(*arrays, self.caches.arrays, lasts)
 
     def _feed(self, rows: Sequence[Row], counts: Sequence[int]) -> mx.array:
         """Run the head over each row's next `counts` pairs; its states, (rows, widest, hidden)."""

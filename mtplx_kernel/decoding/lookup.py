@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import mlx.core as mx
 
@@ -43,7 +42,6 @@ class LookupDrafter:
     """
 
     name = "lookup"
-    arrays: ClassVar[list[mx.array]] = []
 
     def __init__(self, curve: CostCurve = FLAT) -> None:
         self._curve = curve
@@ -52,6 +50,9 @@ class LookupDrafter:
 
     def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
         """The text alone is read, not the target's states."""
+
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """The text is read when it is guessed from."""
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
         """Guess from each row's own prompt and output."""
@@ -71,7 +72,7 @@ class LookupDrafter:
             text.rates[n].observe(len(guessed), right)
             self._rates[n].observe(len(guessed), right)
 
-    def release(self, row: Row) -> None:
+    def release(self, row: Row, *, wipe: bool = False) -> None:
         """Drop the row's n-grams."""
         self._texts.pop(row.request_id, None)
 

@@ -27,7 +27,7 @@ class Row:
     draft_error
         The last failure of a drafter.
     drafting
-        Whether drafts are still made: no longer after a head has failed.
+        Whether drafts may be made: not in mode ar, at depth 0, or after a head has failed.
     """
 
     request_id: str
@@ -42,10 +42,11 @@ class Row:
     committed: int = 0
     prompt_length: int = field(init=False)
     draft_error: str | None = None
-    drafting: bool = True
+    drafting: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.ids)
+        self.drafting = self.mode is not GenerationMode.AR and self.params.depth != 0
 
     @property
     def pending(self) -> list[int]:
@@ -72,12 +73,10 @@ class Row:
     def depth(self) -> int:
         """Most drafts of the next cycle: one of its tokens needs no draft.
 
-        None while many tokens are pending, as they are on recurrent models after partial accepts:
+        0 while many tokens are pending, as they are on recurrent models after partial accepts:
         a cycle without drafts commits them all.
         """
-        if self.mode is GenerationMode.AR or not self.drafting:
-            return 0
-        if len(self.ids) - self.committed > MAX_DEPTH:
+        if not self.drafting or len(self.ids) - self.committed > MAX_DEPTH:
             return 0
         wanted = MAX_DEPTH if self.params.depth is None else self.params.depth
         return max(0, min(wanted, self.room - 1))

@@ -18,11 +18,11 @@ from mtplx_kernel.caching.slots import Caches
 from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.drafting import Drafter, Drafts
 from mtplx_kernel.decoding.flight import FAILED, Block, Flight, Verdict
-from mtplx_kernel.decoding.params import GenerationMode
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.models.target import Target
 
 Result = TypeVar("Result")
+HEAD = "head"
 NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {position}"
 
 
@@ -101,8 +101,10 @@ class DecodeStep:
         span = Span(row.slot, [row.committed], [count])
         tokens = mx.array([row.ids[row.committed : row.committed + count]])
         hidden = self.target.forward(tokens, self.caches.begin(span))
+        mx.eval(hidden, self.caches.arrays)
         self._show([row], span.starts, hidden)
-        mx.eval(self._arrays)
+        if self.drafter is not None:
+            self._guarded([row], partial(self.drafter.catch_up, [row]), lasting=True)
         self.caches.commit([True])
         row.committed += count
 
@@ -140,14 +142,9 @@ class DecodeStep:
         if self._ahead is not None and any(row is flying for flying in self._ahead.rows):
             self._ahead = None
         if self.drafter is not None:
-            self._guarded([row], partial(self.drafter.release, row))
+            self._guarded([row], partial(self.drafter.release, row, wipe=wipe))
         if wipe:
             self.caches.clear(row.slot)
-
-    @property
-    def _arrays(self) -> list[mx.array]:
-        """All that a forward leaves behind, the drafter's caches included."""
-        return self.caches.arrays + (self.drafter.arrays if self.drafter is not None else [])
 
     def _propose(self, rows: Sequence[Row]) -> Drafts:
         """Plan the cycle's drafts."""
@@ -155,6 +152,8 @@ class DecodeStep:
         drafter, none = self.drafter, Drafts.none(len(rows))
         if drafter is None or not any(depths):
             return none
+        self._guarded(rows, partial(drafter.catch_up, rows), lasting=True)
+        depths = [row.depth for row in rows]
 
         def checked() -> Drafts:
             drafts = drafter.propose(rows, depths)
@@ -175,7 +174,7 @@ class DecodeStep:
 
     def _show(self, rows: Sequence[Row], starts: Sequence[int], hidden: mx.array) -> None:
         """Let the drafter see the target's states."""
-        if self.drafter is not None and any(row.mode is GenerationMode.MTP for row in rows):
+        if self.drafter is not None and any(row.drafting for row in rows):
             see = partial(self.drafter.see, rows, starts, self.target.features(hidden))
             self._guarded(rows, see, lasting=True)
 
@@ -184,19 +183,22 @@ class DecodeStep:
     ) -> Result | None:
         """Call the drafter, which may only cost speed: a failure is reported and gives None.
 
-        Where it is `lasting`, a drafter's own state is in doubt: the rows go on without drafts.
+        Where it is `lasting`, it is a head's, whose states are in doubt then: the rows go on
+        without drafts.
         """
         try:
             return call()
         except Exception as error:  # whatever a drafter raises
-            self._fail(rows, f"{type(error).__name__}: {error}", lasting=lasting)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self._fail(rows, reason, lasting=lasting)
             return None
 
     def _fail(self, rows: Sequence[Row], reason: str, *, lasting: bool = True) -> None:
-        name = self.drafter.name if self.drafter else "drafter"
+        name = HEAD if lasting or self.drafter is None else self.drafter.name
         for row in rows:
-            row.draft_error = f"{name}: {reason}"
-            row.drafting = row.drafting and not lasting
+            if row.drafting:
+                row.draft_error = f"{name}: {reason}"
+                row.drafting = not lasting
 
     def _launch(self, rows: Sequence[Row], block: Block) -> Flight:
         """Launch the forward over each row's pending tokens and drafts."""
@@ -229,7 +231,7 @@ class DecodeStep:
         return self._launch(flight.rows, Block(flight.rows, Drafts.none(len(flight.rows))))
 
     def _flight(self, flight: Flight) -> Flight:
-        mx.async_eval(flight.flat, self._arrays)
+        mx.async_eval(flight.flat, self.caches.arrays)
         return flight
 
     def _commit(self, flight: Flight, verdicts: Sequence[Verdict]) -> None:

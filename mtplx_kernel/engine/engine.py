@@ -25,6 +25,7 @@ from mtplx_kernel.engine.status import describe
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.errors import InvalidRequest, MTPLXError, QueueFull, RequestTimeout
 from mtplx_kernel.models import catalog
+from mtplx_kernel.models.head import check_choice, shipped_name
 from mtplx_kernel.scheduling.modes import check_mode
 
 QUEUE_LIMIT = 256
@@ -53,13 +54,19 @@ class Engine:
         if isinstance(queue_limit, bool) or not isinstance(queue_limit, int) or queue_limit < 1:
             raise InvalidRequest(f"queue_limit must be at least 1, not {queue_limit!r}")
         check_memory_gb(memory_gb)
+        choice = check_choice(head)
         self.scheduler = str(check_mode(scheduler))
         wanted = SamplingParams(mode=mode).mode  # type: ignore[arg-type]
         self.timeline = Timeline()
         self._ledger = Ledger(queue_limit)
         source = catalog.resolve(os.fspath(name), progress=progress)
         self._owner = Owner(
-            source.path, source.name, os.fspath(head), self.scheduler, self._ledger.bury
+            source.path,
+            source.name,
+            choice,
+            shipped_name(source),
+            self.scheduler,
+            self._ledger.bury,
         )
         # An engine that nobody holds lets its model go; open requests hold theirs.
         weakref.finalize(self, self._owner.request_stop).atexit = False

@@ -51,7 +51,7 @@ class Memory:
 
     def within(self, memory_gb: float | None) -> Memory:
         """The same with another budget; None leaves it as it is."""
-        return self if memory_gb is None else replace(self, budget_bytes=int(memory_gb * GB))
+        return self if memory_gb is None else replace(self, budget_bytes=round(memory_gb * GB))
 
     def admit(self, prompt_tokens: int, tokens: int, mode: GenerationMode) -> None:
         """Refuse what can never fit.

@@ -35,8 +35,8 @@ class Owner:
 
     Parameters
     ----------
-    folder, name, head
-        The model and the head to load, on the thread.
+    folder, name, head, shipped
+        The model and the head to load, on the thread: see `mtplx_kernel.models.load.load`.
     scheduler
         The name of the scheduler mode.
     on_death
@@ -53,12 +53,14 @@ class Owner:
         folder: Path,
         name: str,
         head: str,
+        shipped: str | None,
         scheduler: str,
         on_death: Callable[[str], None],
     ) -> None:
         self.loaded: LoadedModel | None = None
         self.runner: Runner | None = None
-        self._folder, self._name, self._head = folder, name, head
+        self._name = name
+        self._model = (folder, name, head, shipped)
         self._scheduler = scheduler
         self._on_death = on_death
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
@@ -172,7 +174,7 @@ class Owner:
 
     def _make_runner(self) -> Runner:
         try:
-            self.loaded = load(self._folder, self._name, self._head)
+            self.loaded = load(*self._model)
             policy = make_policy(self._scheduler, self.loaded.facts.device)
             return Runner(self.loaded, policy)
         except MTPLXError:

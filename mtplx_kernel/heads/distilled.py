@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ FORMAT = "mtplx_kernel-head"
 VERSION = "1"
 MOST_NORM_ERROR = 0.05
 """A base of another precision differs by less in its final norm; another model by far more."""
+MOST_SIZE = 2**24
+"""No model is larger in any of its sizes; products of larger ones are no array's shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,40 @@ class HeadConfig:
 
     @classmethod
     def from_json(cls, text: str) -> HeadConfig:
-        """Read back what `to_json` wrote."""
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        ValueError, TypeError, KeyError
+            If it is not that, or no head can be of such shapes.
+        """
         fields = json.loads(text)
-        return cls(**{**fields, "taps": tuple(fields["taps"])})
+        if not isinstance(fields["taps"], list):
+            raise ValueError(f"taps are a list, unlike {fields['taps']!r}")
+        config = cls(**{**fields, "taps": tuple(fields["taps"])})
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise ValueError unless a head can be of these shapes."""
+        sizes = ("hidden", "vocabulary", "layers", "heads", "kv_heads", "head_dim", "intermediate")
+        for name in sizes:
+            size = getattr(self, name)
+            if type(size) is not int or not 0 < size <= MOST_SIZE:
+                raise ValueError(f"{name} is a whole number above 0, unlike {size!r}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads are a multiple of kv_heads, unlike {self.heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim is even, unlike {self.head_dim}")
+        for name in ("rope_base", "eps"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} is a number above 0, unlike {value!r}")
+        for tap in self.taps:
+            if tap != "final" and not (type(tap) is int and -self.layers <= tap < self.layers):
+                raise ValueError(f"a tap is 'final' or one of {self.layers} layers, unlike {tap!r}")
+        if not self.taps:
+            raise ValueError("a head reads at least one state")
 
 
 class Attention(nn.Module):
@@ -158,6 +192,12 @@ class DistilledHead(Head):
     def vocabulary(self) -> mx.array:  # type: ignore[override]
         """The drafted ids, int32 of shape (columns,)."""
         return self._vocabulary
+
+    @property
+    def gathered(self) -> list[mx.array]:
+        """What it holds beside its parameters: the drafted ids, and their rows of the output."""
+        rows = [a for a in self._output.values() if isinstance(a, mx.array)]
+        return [self._vocabulary, *rows]
 
     def make_cache(self) -> list[Any]:
         """One cache: the head has one block."""
@@ -284,8 +324,11 @@ def load_distilled(
         raise ModelUnusable(
             f"{path.name} is a head for another model: the final norms differ; distil one for this"
         )
-    if ids is None or ids.ndim != 1 or ids.size == 0 or int(ids.max()) >= vocabulary:
-        raise ModelUnusable(f"{path.name} is damaged: its draft vocabulary is missing or not valid")
+    if ids is None or not _drafted(ids, vocabulary):
+        raise ModelUnusable(
+            f"{path.name} is damaged: its draft vocabulary is missing or not valid; "
+            f"it must be distinct whole ids from 0 to {vocabulary - 1}"
+        )
     if columns is not None and not 0 < columns <= ids.size:
         raise ModelUnusable(
             f"{path.name} drafts {ids.size} ids, not {columns}; ask for 1 to {ids.size}"
@@ -325,8 +368,19 @@ def _read(path: Path) -> tuple[dict[str, mx.array], HeadConfig]:
         )
     try:
         return tensors, HeadConfig.from_json(metadata["config"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelUnusable(f"{path.name} is damaged: its config cannot be read") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ModelUnusable(
+            f"{path.name} is damaged: its config cannot be read "
+            f"({' '.join(str(error).split())[:200]}); distil or copy it anew"
+        ) from error
+
+
+def _drafted(ids: mx.array, vocabulary: int) -> bool:
+    """Whether these can be a head's ids: rejection sampling needs each to have one column."""
+    if ids.ndim != 1 or ids.size == 0 or not mx.issubdtype(ids.dtype, mx.integer):
+        return False
+    listed: Any = ids.tolist()
+    return min(listed) >= 0 and max(listed) < vocabulary and len(set(listed)) == len(listed)
 
 
 def _alike(a: mx.array, b: mx.array) -> bool:

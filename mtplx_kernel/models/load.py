@@ -55,7 +55,7 @@ class LoadedModel:
     head: LoadedHead | None = None
 
 
-def load(folder: Path, name: str, head: str = AUTO) -> LoadedModel:
+def load(folder: Path, name: str, head: str = AUTO, shipped: str | None = None) -> LoadedModel:
     """Load an mlx-lm folder.
 
     Parameters
@@ -64,7 +64,7 @@ def load(folder: Path, name: str, head: str = AUTO) -> LoadedModel:
         Holds config.json, safetensors and the tokenizer.
     name
         What the user calls it.
-    head
+    head, shipped
         Which head drafts for it: see `mtplx_kernel.models.head.load_head`.
 
     Raises
@@ -99,7 +99,7 @@ def load(folder: Path, name: str, head: str = AUTO) -> LoadedModel:
         context_length=_context_length(config),
         end_ids=frozenset(tokenizer.eos_token_ids),
     )
-    loaded_head = load_head(head, folder, name, config, target, on_gpu=on_gpu)
+    loaded_head = load_head(head, folder, name, config, target, on_gpu=on_gpu, shipped=shipped)
     return LoadedModel(facts, target, tokenizer, loaded_head)
 
 

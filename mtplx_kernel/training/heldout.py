@@ -122,9 +122,9 @@ HELD_OUT: tuple[HeldOut, ...] = (
         minutes=f"Please turn my messy notes into proper minutes.\n\n{_MINUTES}",
         minutesfix=f"Only fix spelling and punctuation here, change nothing else:\n\n{_MINUTES}",
         jar="Refactor this so that worth() uses sum(), then print the full class "
-        "again:\n\n{_CLASS}",
+        f"again:\n\n{_CLASS}",
         jartypes="Give the same class with type annotations "
-        "everywhere.\n\n```python\n{_CLASS}\n```",
+        f"everywhere.\n\n```python\n{_CLASS}\n```",
         loop=f"Convert this JavaScript into Python without changing what it does.\n\n{_LOOP}",
         present="Put into present tense: The ferry left the quay at dawn, gulls circled above the "
         "deck, and the cook burned the porridge while he watched the cliffs fade.",

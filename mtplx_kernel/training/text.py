@@ -119,9 +119,12 @@ def clean(base: Base, tokens: Any, sampled: Any) -> Text:
 
 def joined(text: Text, length: int) -> Text:
     """Rows of another length: so many conversations, one behind the other, as fill it."""
-    each = length // text.tokens.shape[1]
+    width = text.tokens.shape[1]
+    each = length // width
     count = len(text.tokens) // each
-    tokens, sampled = (a[: count * each].reshape(count, -1) for a in (text.tokens, text.sampled))
+    tokens, sampled = (
+        array[: count * each].reshape(count, each * width) for array in (text.tokens, text.sampled)
+    )
     return Text(tokens, sampled, text.figures)
 
 

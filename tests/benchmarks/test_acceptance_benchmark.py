@@ -228,9 +228,11 @@ def test_texts_that_differ_from_mode_ar_are_reported(endless: LoadedModel) -> No
     prompts = prompts_of(side, 1)[:2]
     answer = side.answer
 
-    def wrong(ids: Sequence[int], mode: GenerationMode, *rest: Any) -> Answer:
-        right = answer(ids, mode, *rest)
-        if mode is GenerationMode.AR or tuple(ids) != prompts[1].ids:
+    def wrong(
+        prompt_ids: Sequence[int], mode: GenerationMode, params: SamplingParams, seed: int = 0
+    ) -> Answer:
+        right = answer(prompt_ids, mode, params, seed)
+        if mode is GenerationMode.AR or tuple(prompt_ids) != prompts[1].ids:
             return right
         changed = (right.ids[3] + 1) % tiny.VOCABULARY
         return Answer((*right.ids[:3], changed, *right.ids[4:]), right.cycles)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import mlx.core as mx
 
@@ -20,7 +19,6 @@ class ForcedDrafter:
     """Knows what each row's true output is and distorts it."""
 
     name = "forced"
-    arrays: ClassVar[list[mx.array]] = []
 
     def __init__(self, truth: dict[str, list[int]], guess: Guess) -> None:
         self._truth = truth
@@ -41,7 +39,10 @@ class ForcedDrafter:
         self.drafted += drafted
         self.accepted += len(tokens) - 1
 
-    def release(self, row: Row) -> None:
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """There is nothing to work off."""
+
+    def release(self, row: Row, *, wipe: bool = False) -> None:
         """Nothing is kept."""
 
 

@@ -40,7 +40,7 @@ def make_row(prompt: Sequence[int], slot: int = 0, **options: Any) -> Row:
 
 
 def as_ar(row: Row) -> Row:
-    row.mode = GenerationMode.AR
+    row.mode, row.drafting = GenerationMode.AR, False
     return row
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -30,7 +30,6 @@ class DrawnDrafter(GuessDrafter):
     """Draws every draft from the same few ids, on the device; remembers how many were kept."""
 
     name = "drawn"
-    arrays: ClassVar[list[mx.array]] = []
 
     def __init__(self, ids: Sequence[int], shares: Any, claimed: Any = None) -> None:
         super().__init__(lambda text, depth: [])

@@ -71,7 +71,7 @@ def test_a_drafter_that_fails_costs_speed_only(monkeypatch: pytest.MonkeyPatch, 
     toy = ToyStep(monkeypatch, next_in_turn, PERIOD)
     drafter = GuessDrafter(lambda ids, depth: [0] * min(depth, 1))
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("no luck")
 
     monkeypatch.setattr(drafter, call, fail)

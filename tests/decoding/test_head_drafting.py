@@ -166,3 +166,91 @@ def test_each_row_is_drafted_for_by_what_promises_most() -> None:
     assert drafts.known[1] is None
     assert drafts.counts[1] > 0
     assert drafts.compute is not None
+
+
+def unable() -> mx.array:
+    """An array that can be built and not evaluated, as one for which a device has no memory."""
+    half = mx.zeros((1, 4, 4), mx.float16)
+    index = mx.zeros((1,), mx.uint32)
+    return mx.gather_mm(half, half, rhs_indices=index).sum().astype(mx.float32)
+
+
+def test_what_cannot_be_evaluated() -> None:
+    with pytest.raises(RuntimeError):
+        mx.eval(unable())
+
+
+@pytest.mark.parametrize("when", ["prefill", "cycle"])
+def test_a_head_that_cannot_be_evaluated_costs_speed_only(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = tuple(range(1, 60))
+    plain = as_ar(make_row(prompt, max_tokens=LENGTH, ignore_eos=True))
+    run(DecodeStep(target("llama"), SlotCaches(target("llama").model), None), [plain])
+    head = TrueHead([plain.ids])
+    feed = head.feed
+
+    def failing(features: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
+        cache[0].begin(cache[0].span)
+        keys = features + unable() if (tokens.shape[1] > 16) == (when == "prefill") else features
+        return feed(keys, tokens, cache)
+
+    monkeypatch.setattr(head, "feed", failing)
+    drafter = head_drafter(head, 1)
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
+    row = make_row(prompt, max_tokens=LENGTH, ignore_eos=True, depth=2)
+    run(step, [row], chunk=100)
+    assert row.ids == plain.ids
+    assert (row.draft_error or "").startswith("head: RuntimeError: ")
+    step.release(row)
+    monkeypatch.undo()
+    again = make_row(prompt, max_tokens=LENGTH, ignore_eos=True, depth=2)
+    run(step, [again], chunk=100)
+    assert again.ids == plain.ids
+    assert again.draft_error is None
+
+
+def test_a_forward_that_fails_does_not_outlive_its_row() -> None:
+    """The head's caches depended on it: they are wiped with the target's."""
+    prompt = tuple(range(1, 60))
+    truths = [list(prompt) + [0] * 20]
+    drafter = head_drafter(TrueHead(truths), 1)
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
+    row = make_row(prompt)
+    step.prefill(row, 40)
+    row.committed = 39
+    drafter.caches.layers[0].keys = drafter.caches.layers[0].keys + unable()
+    step.release(row, wipe=True)
+    assert drafter.caches.nbytes == 0
+
+
+def test_depth_0_costs_the_head_nothing() -> None:
+    rows, truths = rows_of("llama", "greedy", 1, depth=0)
+    drafter = head_drafter(TrueHead(truths), 1)
+    run(DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter), rows)
+    assert rows[0].ids == truths[0]
+    assert drafter.caches.nbytes == 0
+    assert drafter._states == {}
+
+
+def test_a_failing_head_is_no_matter_of_rows_in_mode_ar() -> None:
+    rows, truths = rows_of("llama", "greedy", 3, depth=2)
+    as_ar(rows[1])
+    drafter = head_drafter(FailingHead(truths, "raises", after=3), 3)
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model, 3), drafter)
+    run(step, rows)
+    assert [row.ids for row in rows] == truths
+    assert rows[0].draft_error == rows[2].draft_error == "head: ZeroDivisionError: no luck"
+    assert rows[1].draft_error is None
+
+
+def test_a_fixed_depth_is_drafted_for_by_the_head_where_ids_depend_on_it() -> None:
+    loop = [1, 2, 3] * 6
+    for rule, by_head in (("coupled", False), ("rejection", True), ("block", True)):
+        head = head_drafter(TrueHead([loop]), 1, cost=HeadCost(0.3, 0.2))
+        drafter = CombinedDrafter(head, LookupDrafter(CostCurve((1, 17), (1.0, 2.0))))
+        row = make_row(loop, depth=2, temperature=1.0, acceptance=rule)
+        row.committed = len(row.ids) - 1
+        drafter.see([row], [0], mx.zeros((1, 17, 4)))
+        (known,) = drafter.propose([row], [2]).known
+        assert (known is None) == by_head

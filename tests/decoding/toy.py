@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -137,7 +137,6 @@ class GuessDrafter:
     """Drafts what a function of the row's ids and the depth says."""
 
     name = "guess"
-    arrays: ClassVar[list[mx.array]] = []
 
     def __init__(self, guess: Callable[[Context, int], list[int]]) -> None:
         self._guess = guess
@@ -153,7 +152,10 @@ class GuessDrafter:
     def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:
         self.observed.append((drafted, len(tokens) - 1))
 
-    def release(self, row: Row) -> None:
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """There is nothing to work off."""
+
+    def release(self, row: Row, *, wipe: bool = False) -> None:
         """Nothing is kept."""
 
 

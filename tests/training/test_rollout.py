@@ -118,6 +118,25 @@ def test_noise_samples_the_law(base: Base) -> None:
     assert law.max() < 0.9
 
 
+def test_user_messages_have_a_temperature_of_their_own(base: Base, roles: Roles) -> None:
+    rows = 4000
+    starts = [Start(OPENING, False, 0.0)] * rows
+    tokens, sampled = write(base, roles, starts, len(OPENING) + 1, 5)
+    logits = base.target.logits(base.target.forward(mx.array([OPENING]), None)[0, -1:])
+    law, cold, even = (np.array(mx.softmax(logits / t, axis=-1))[0] for t in (0.8, 0.01, 1.6))
+    seen = np.bincount(tokens[:, -1], minlength=tiny.VOCABULARY) / rows
+    assert rollout.USER_TEMPERATURE == 0.8
+    assert np.abs(seen - law).max() < 0.03
+    assert min(np.abs(law - cold).max(), np.abs(law - even).max()) > 0.1
+    assert sampled.sum() == 0  # a user's words are no answer
+
+
+def test_an_answer_does_not_take_the_temperature_of_user_messages(base: Base, roles: Roles) -> None:
+    tokens, _ = write(base, roles, [Start(PROMPT, True, 0.0)] * 50, len(PROMPT) + 1, 5)
+    logits = base.target.logits(base.target.forward(mx.array([PROMPT]), None)[0, -1:])
+    assert set(tokens[:, -1].tolist()) == {int(mx.argmax(logits))}
+
+
 def test_where_the_model_folder_has_a_template_it_is_found(tmp_path: Path) -> None:
     from mlx_lm.utils import load_tokenizer
 

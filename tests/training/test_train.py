@@ -73,6 +73,43 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(
         assert mx.allclose(resumed[name], array, rtol=1e-4, atol=1e-6), name
 
 
+class SlowToBegin:
+    """A clock of which a first step takes 1000 seconds, as where kernels are compiled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self._compiled, step = 0.0, False, Step.__call__
+
+        def timed(*given: Any) -> Any:
+            self.now += 1.0 if self._compiled else 1000.0
+            self._compiled = True
+            return step(*given)
+
+        monkeypatch.setattr(Step, "__call__", timed)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_of_the_first_step_is_no_training(
+    base: Base, text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.safetensors"
+    _, figures = run(base, text, path, 4, clock=SlowToBegin(monkeypatch))
+    assert (figures["steps"], figures["seconds"]) == (4, 3.0)
+    # Nor is that of a run that goes on: two more steps are one second more.
+    _, figures = run(base, text, path, 6, clock=SlowToBegin(monkeypatch))
+    assert (figures["steps"], figures["seconds"]) == (6, 4.0)
+
+
+def test_minutes_are_minutes_of_training(
+    base: Base, text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(depth=1, minutes=3 / 60, steps=None, seed=3)
+    clock, path = SlowToBegin(monkeypatch), tmp_path / "a.safetensors"
+    figures = train(base, make(base), features(base, text), plan, path, clock=clock)
+    assert (figures["steps"], figures["seconds"], clock.now) == (4, 3.0, 1003.0)
+
+
 def test_states_beyond_the_budget_are_computed_anew(base: Base, text: Text, tmp_path: Path) -> None:
     kept, bare = features(base, text), features(base, text, budget=0)
     for n in range(len(kept)):
