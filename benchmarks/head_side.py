@@ -20,7 +20,7 @@ from mtplx_kernel.engine.fit import fit
 from mtplx_kernel.heads.base import Head
 from mtplx_kernel.heads.distilled import DistilledHead, load_distilled
 from mtplx_kernel.models import catalog
-from mtplx_kernel.models.head import AUTO, NONE
+from mtplx_kernel.models.head import AUTO, NONE, shipped_name
 from mtplx_kernel.models.load import LoadedModel, load
 
 
@@ -161,7 +161,7 @@ def load_side(name: str, head: str = AUTO, columns: int | None = None) -> HeadSi
         If one of them cannot be loaded.
     """
     source = catalog.resolve(name, progress=sys.stderr.isatty())
-    loaded = load(source.path, source.name, head)
+    loaded = load(source.path, source.name, head, shipped_name(source))
     if loaded.head is None and head != NONE:
         raise BenchmarkFailed(
             f"no head was found for {source.name}: give the path of one as --head, or --head none"

@@ -14,6 +14,7 @@ from mtplx_kernel.checks.progress import progress_bar
 from mtplx_kernel.checks.prompts import CheckPrompt, first_prompts, whole
 from mtplx_kernel.checks.tune_report import Setting, TuneReport, TuneRow, best_of
 from mtplx_kernel.decoding.params import MAX_DEPTH
+from mtplx_kernel.engine.defaults import TUNED
 from mtplx_kernel.engine.prompts import PromptEncoder
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.models.measured import Tuned, keep_tuned
@@ -139,7 +140,7 @@ def forget(engine: Engine) -> str:
 
 
 def _put_in_force(engine: Engine, best: Setting) -> str:
-    engine.set_default_depth(best.depth)
+    engine.set_default_depth(best.depth, TUNED if best.depth is not None else None)
     problem = keep_tuned(engine.measured_key, Tuned(best.depth, time.time()))
     if problem:
         return f"in this engine only, as {problem}; {UNDO}"
@@ -149,13 +150,13 @@ def _put_in_force(engine: Engine, best: Setting) -> str:
 @contextmanager
 def _own_choice(engine: Engine) -> Iterator[None]:
     """Let the engine choose the depth of requests that name none, until the end."""
-    before = engine.default_depth
+    before, reason = engine.default_depth, engine.status()["depth"]["reason"]
     engine.set_default_depth(None)
     try:
         yield
     finally:
         if not engine.closed:
-            engine.set_default_depth(before)
+            engine.set_default_depth(before, reason)
 
 
 def _encoded(engine: Engine, prompts: Sequence[CheckPrompt], length: int) -> list[tuple[int, ...]]:

@@ -8,6 +8,9 @@ from typing import Any
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.errors import InvalidRequest
 
+TUNED = "as %mtplx tune found best"
+"""Why a tuned depth is in force."""
+
 
 class Defaults:
     """An engine's defaults, which any thread may read and change.
@@ -42,7 +45,7 @@ class Defaults:
         self.mode = GenerationMode.AR if rollback_reason else GenerationMode.MTP
         self.mode = self.checked(mode)
         self.depth = depth
-        self.depth_reason = None if depth is None else "as %mtplx tune found best"
+        self.depth_reason = None if depth is None else TUNED
 
     @property
     def mode_reason(self) -> str | None:
@@ -61,10 +64,10 @@ class Defaults:
         """Change the mode."""
         self.mode = self.checked(SamplingParams(mode=mode).mode)  # type: ignore[arg-type]
 
-    def set_depth(self, depth: int | None) -> None:
+    def set_depth(self, depth: int | None, reason: str | None = None) -> None:
         """Change the depth; None leaves it to the drafters."""
         self.depth = SamplingParams(depth=depth).depth
-        self.depth_reason = None
+        self.depth_reason = reason
 
     def applied(self, params: SamplingParams) -> SamplingParams:
         """A request's options, with the depth in force where it names none."""

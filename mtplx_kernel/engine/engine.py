@@ -25,7 +25,7 @@ from mtplx_kernel.engine.status import describe
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.errors import InvalidRequest, MTPLXError, QueueFull, RequestTimeout
 from mtplx_kernel.models import catalog
-from mtplx_kernel.models.head import check_choice, shipped_name
+from mtplx_kernel.models.head import check_choice
 from mtplx_kernel.scheduling.modes import check_mode
 
 QUEUE_LIMIT = 256
@@ -60,14 +60,7 @@ class Engine:
         self.timeline = Timeline()
         self._ledger = Ledger(queue_limit)
         source = catalog.resolve(os.fspath(name), progress=progress)
-        self._owner = Owner(
-            source.path,
-            source.name,
-            choice,
-            shipped_name(source),
-            self.scheduler,
-            self._ledger.bury,
-        )
+        self._owner = Owner(source, choice, self.scheduler, self._ledger.bury)
         # An engine that nobody holds lets its model go; open requests hold theirs.
         weakref.finalize(self, self._owner.request_stop).atexit = False
         self.facts, self.tokenizer, self._fit, memory = self._owner.load()
@@ -101,8 +94,8 @@ class Engine:
         """Drafts a cycle of requests that name no depth; None leaves it to the drafters."""
         return self._defaults.depth
 
-    def set_default_depth(self, depth: int | None) -> None:
-        """Change the depth of requests to come that name none.
+    def set_default_depth(self, depth: int | None, reason: str | None = None) -> None:
+        """Change the depth of requests to come that name none; status gives the reason.
 
         Raises
         ------
@@ -110,7 +103,7 @@ class Engine:
             If it is not 0 to 16, or None.
         """
         self._ledger.check_open()
-        self._defaults.set_depth(depth)
+        self._defaults.set_depth(depth, reason)
 
     @property
     def measured_key(self) -> str:
@@ -129,10 +122,18 @@ class Engine:
 
         Returns
         -------
-        list of (id, log-probability)
-            Likeliest first, at temperature 1.
+        list of (id, log-probability), the likeliest first, at temperature 1
+
+        Raises
+        ------
+        InvalidRequest
+            If `ids` is no prompt for this model, or `top` no count.
         """
         self._ledger.check_open()
+        if isinstance(ids, str) or not isinstance(ids, Sequence):
+            raise InvalidRequest(f"ids must be a list of token ids, not {type(ids).__name__}")
+        if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+            raise InvalidRequest(f"top must be a whole number, 1 or more, not {top!r}")
         checked = self._encoder.encode(list(ids))
         return self._owner.ask(lambda runner: runner.inspect(checked, top))
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import mlx.core as mx
+
 from mtplx_kernel.caching.slots import Caches, SlotCaches
+from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.combined import CombinedDrafter
 from mtplx_kernel.decoding.depth import CostCurve
 from mtplx_kernel.decoding.drafting import Drafter
@@ -18,6 +21,7 @@ from mtplx_kernel.decoding.fitting import (
 from mtplx_kernel.decoding.head_drafting import HeadCost, HeadDrafter
 from mtplx_kernel.decoding.lookup import LookupDrafter
 from mtplx_kernel.models import blas, measured
+from mtplx_kernel.models.head import LoadedHead, running
 from mtplx_kernel.models.load import LoadedModel
 from mtplx_kernel.models.measured import Measured
 from mtplx_kernel.models.threads import available_cpus, pinned_threads
@@ -79,13 +83,21 @@ def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
     Returns
     -------
     tuple
-        What was found, the model's caches, and the head's, with as many slots (None without one).
+        What was found, the model's caches, and the head's, with as many slots (None without a
+        head, or where it cannot draft as the model's caches take no tokens back).
+
+    Raises
+    ------
+    ModelUnusable
+        If the head fails when it is first run.
     """
     target = loaded.target
     caches, reason = choose_caches(target)
     head_caches = None
     if loaded.head is not None and reason is None:
-        head_caches = SlotCaches(loaded.head.head, caches.slots)
+        head_caches = _head_caches(loaded, loaded.head, caches.slots)
+    elif loaded.head is not None:
+        target.tap(("final",))  # no layer is watched for a head that never drafts
     status = blas.current()
     key = measured.key(
         folder=Path(loaded.facts.path),
@@ -95,6 +107,8 @@ def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
         head=loaded.head.facts.identity if loaded.head is not None else "none",
     )
     known, why = measured.recall(key)
+    if known is not None and head_caches is not None and not known.head:
+        known, why = None, "the cached one is without the head"
     if known is not None and known.threads is not None and pinned_threads() is None:
         blas.set_threads(known.threads)
     else:
@@ -121,6 +135,19 @@ def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
     return Fit(reason, look_ahead, known, origin, key), caches, head_caches
 
 
+def _head_caches(loaded: LoadedModel, head: LoadedHead, slots: int) -> SlotCaches:
+    """The head's caches, after it was run once: costs that are known are not measured anew."""
+    with running(head.facts.source):
+        caches = SlotCaches(head.head, slots)
+        hidden = loaded.target.forward(mx.array([[0]]), None)
+        states = head.head.feed(
+            loaded.target.features(hidden), mx.array([[0]]), caches.begin(Span(0, [0], [1]))
+        )
+        mx.eval(head.head.logits(states[:, -1]), caches.arrays)
+        return SlotCaches(head.head, slots)
+
+
 def _head_seconds(loaded: LoadedModel, caches: SlotCaches) -> dict[str, float]:
     assert loaded.head is not None
-    return measure_head(loaded.head.head, caches, loaded.target)
+    with running(loaded.head.facts.source):
+        return measure_head(loaded.head.head, caches, loaded.target)

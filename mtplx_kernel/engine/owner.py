@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from pathlib import Path
 from typing import Any, TypeVar
 
 from mtplx_kernel.engine.fit import Fit
@@ -23,6 +22,8 @@ from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
 from mtplx_kernel.engine.slices import SLICE_S, join, wait_for
 from mtplx_kernel.errors import EngineClosed, InvalidRequest, ModelUnusable, MTPLXError
+from mtplx_kernel.models.catalog import ModelSource
+from mtplx_kernel.models.head import shipped_name
 from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
 from mtplx_kernel.scheduling.modes import make_policy
 
@@ -35,8 +36,8 @@ class Owner:
 
     Parameters
     ----------
-    folder, name, head, shipped
-        The model and the head to load, on the thread: see `mtplx_kernel.models.load.load`.
+    source, head
+        The model to load on the thread, and its head as `mtplx_kernel.models.load.load` takes it.
     scheduler
         The name of the scheduler mode.
     on_death
@@ -50,24 +51,24 @@ class Owner:
 
     def __init__(
         self,
-        folder: Path,
-        name: str,
+        source: ModelSource,
         head: str,
-        shipped: str | None,
         scheduler: str,
         on_death: Callable[[str], None],
     ) -> None:
         self.loaded: LoadedModel | None = None
         self.runner: Runner | None = None
-        self._name = name
-        self._model = (folder, name, head, shipped)
+        self._name = source.name
+        self._model = (source.path, source.name, head, shipped_name(source))
         self._scheduler = scheduler
         self._on_death = on_death
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._draining = self._stopping = False
         self._load_error: BaseException | None = None
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"mtplx-owner-{name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"mtplx-owner-{self._name}", daemon=True
+        )
 
     def load(self) -> tuple[ModelFacts, Any, Fit, Memory]:
         """Start the thread and wait for the model; an interrupt abandons the load.
@@ -174,9 +175,10 @@ class Owner:
 
     def _make_runner(self) -> Runner:
         try:
-            self.loaded = load(*self._model)
-            policy = make_policy(self._scheduler, self.loaded.facts.device)
-            return Runner(self.loaded, policy)
+            loaded = load(*self._model)
+            runner = Runner(loaded, make_policy(self._scheduler, loaded.facts.device))
+            self.loaded = runner.loaded
+            return runner
         except MTPLXError:
             raise
         except Exception as error:  # a model that loads may still fail in its first forwards

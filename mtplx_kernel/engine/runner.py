@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -53,6 +53,10 @@ class Runner:
 
     Attributes
     ----------
+    loaded
+        The model, without a head that cannot draft for it.
+    head_reason
+        Why a head that was loaded does not draft; None where it does, or there is none.
     weights_bytes, caches_bytes
         What the model and its caches hold in memory. Plain numbers that any thread may read,
         renewed after every forward.
@@ -66,10 +70,15 @@ class Runner:
         policy: Policy,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._loaded = loaded
         self._policy = policy
         self._clock = clock
         self.fit, caches, self._head_caches = fit(loaded)
+        self.head_reason: str | None = None
+        if loaded.head is not None and self._head_caches is None:
+            self.head_reason = f"the head in {loaded.head.facts.source} does not draft: "
+            self.head_reason += self.fit.rollback_reason or ""
+            loaded = replace(loaded, head=None)
+        self.loaded = loaded
         drafter = self.fit.drafter(loaded, self._head_caches)
         self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=self.fit.look_ahead)
         self.jobs: dict[str, Job] = {}
@@ -80,8 +89,8 @@ class Runner:
 
     @property
     def head(self) -> HeadFacts | None:
-        """The loaded head; None where there is none."""
-        return self._loaded.head.facts if self._loaded.head is not None else None
+        """The head that drafts; None where there is none."""
+        return self.loaded.head.facts if self.loaded.head is not None else None
 
     @property
     def thread_reason(self) -> str | None:
@@ -100,7 +109,7 @@ class Runner:
         self._policy.arrive(Arrival(row.request_id, row.prefill_left), self._clock())
 
     def _row(self, request: Request) -> Row:
-        facts = self._loaded.facts
+        facts = self.loaded.facts
         end_ids = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos:
             end_ids |= facts.end_ids
@@ -112,7 +121,7 @@ class Runner:
             mode=request.mode,
             end_ids=end_ids,
             context_length=facts.context_length,
-            text=TextStream(self._loaded.tokenizer, request.prompt_ids, request.params.stop),
+            text=TextStream(self.loaded.tokenizer, request.prompt_ids, request.params.stop),
         )
 
     def cancel(self, handle: Handle) -> None:
@@ -161,14 +170,14 @@ class Runner:
 
     def inspect(self, ids: Sequence[int], top: int) -> list[tuple[int, float]]:
         """The likeliest next ids with their log-probabilities, after a forward of its own."""
-        target = self._loaded.target
+        target = self.loaded.target
         hidden = target.forward(mx.array([list(ids)]), None)
         logits = target.logits(hidden[0, -1:])[0]
         logprobs = logits - mx.logsumexp(logits)
         best = mx.argsort(-logprobs)[:top]
-        mx.eval(best, logprobs)
         found: list[int] = best.tolist()  # type: ignore[assignment]
-        return [(i, float(logprobs[i])) for i in found]
+        values: list[float] = logprobs[best].tolist()  # type: ignore[assignment]
+        return list(zip(found, values, strict=True))
 
     def _held_bytes(self) -> int:
         head = self._head_caches

@@ -27,8 +27,8 @@ def describe(
     -------
     dict
         `memory_bytes` is what this engine's weights and caches hold, none once it has ended.
-        What only a runner can tell (drafters, head, verify_ms, scheduler, and that memory by its
-        parts) is left out without one.
+        What only a runner can tell (drafters, head, head_reason, verify_ms, scheduler, and that
+        memory by its parts) is left out without one.
     """
     known: dict[str, Any] = {
         "model": {
@@ -50,6 +50,7 @@ def describe(
         **known,
         "drafters": runner.drafters,
         "head": _head(runner),
+        "head_reason": runner.head_reason,
         "verify_ms": _costs(runner),
         "costs_from": runner.fit.origin,
         "scheduler": runner.snapshot(),

@@ -69,8 +69,8 @@ def _watch(layer: Any, taken: dict[int, mx.array], taps: Sequence[int]) -> None:
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         output = kind.__call__(self, *args, **options)
-        state = output[0] if isinstance(output, tuple) else output
-        taken.update(dict.fromkeys(taps, state))
+        for tap in taps:
+            taken[tap] = output[0] if isinstance(output, tuple) else output
         return output
 
     layer.__class__ = type(kind.__name__, (kind,), {"__call__": call, UNTAPPED: kind})

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -126,40 +126,38 @@ def load_head(
     """
     if choice == NONE or (choice == AUTO and not target.splits):
         return None
-    try:
+    hint = WITHOUT if choice == AUTO else ""
+    with running(folder if choice == AUTO else choice, hint):
         place = _place(choice, folder, name, config, shipped)
-    except ModelUnusable as error:
-        raise ModelUnusable(f"{error}{WITHOUT if choice == AUTO else ''}") from error
     if place is None:
         return None
-    with running(place):
-        norm = _check_model(target, place)
-        try:
-            head = _read(place, config, target, norm, on_gpu=on_gpu)
-        except ModelUnusable as error:
-            raise ModelUnusable(f"{error}{WITHOUT if choice == AUTO else ''}") from error
+    norm = _check_model(target, place)
+    with running(place, hint):
+        head = _read(place, config, target, norm, on_gpu=on_gpu)
         target.tap(head.taps)
         return LoadedHead(_facts(head, place, target.vocabulary, config), head)
 
 
 @contextmanager
-def running(source: str | Path) -> Iterator[None]:
+def running(source: str | Path, hint: str = "") -> Iterator[None]:
     """Tell whatever goes wrong within, where a head is loaded or first run, as that head's.
 
     Parameters
     ----------
     source
         Where the head came from.
+    hint
+        What is added to errors that say themselves what to do.
 
     Raises
     ------
     ModelUnusable
-        Instead of any exception but those of that class, which say what to do themselves.
+        Instead of any exception.
     """
     try:
         yield
-    except ModelUnusable:
-        raise
+    except ModelUnusable as error:
+        raise ModelUnusable(f"{error}{hint}") from error
     except Exception as error:  # a head, or a model that is given one, may fail in any way
         reason = " ".join(str(error).split())[:200]
         kind = type(error).__name__

@@ -27,6 +27,13 @@ from mtplx_kernel.models.threads import available_cpus, pinned_threads
 FOLDER = "measured"
 FORMAT = 1
 LONGEST_AGE_S = 30 * 24 * 3600.0
+LONGEST_S = 3600.0
+"""No forward takes as long."""
+LONGEST_BLOCK = 64
+"""Blocks that a verify may have; what they cost must be above 0 also where it is extrapolated."""
+DEEPEST = 16
+HEAD_PARTS = {"first", "step"}
+LATEST = 1e11
 VERSIONED = ("mlx", "mlx-lm", "mtplx-kernel")
 _THREADS = re.compile(r", \d+ threads?$")
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -49,7 +56,7 @@ class Measured:
     tokens, seconds
         The cost curve: seconds of a forward by the number of tokens in its block.
     head
-        Seconds of the head's parts, by name; empty without a head.
+        Seconds of the head's parts, "first" and "step"; empty without a head.
     threads
         BLAS threads that were found fastest; None where they cannot be set.
     when
@@ -68,12 +75,14 @@ class Measured:
 
     def __post_init__(self) -> None:
         numbers = (*self.seconds, *self.head.values())
-        if len(self.tokens) != len(self.seconds) or not self.tokens:
-            raise ValueError("a cost curve has as many seconds as block lengths, at least one")
+        if len(self.tokens) != len(self.seconds) or len(self.tokens) < 2:
+            raise ValueError("a cost curve has as many seconds as block lengths, at least two")
         if list(self.tokens) != sorted(set(self.tokens)) or self.tokens[0] != 1:
             raise ValueError(f"block lengths ascend from 1, unlike {self.tokens}")
         if not all(math.isfinite(n) and n > 0 for n in numbers):
             raise ValueError(f"measured seconds are finite and above 0, unlike {numbers}")
+        if set(self.head) not in (set(), HEAD_PARTS):
+            raise ValueError(f"a head's parts are {sorted(HEAD_PARTS)}, unlike {sorted(self.head)}")
 
     @property
     def date(self) -> str:
@@ -90,7 +99,7 @@ def key(*, folder: Path, precision: str, device: str, blas: str, head: str = "no
     Parameters
     ----------
     folder
-        The model's; its files count, not its place.
+        The model's; its files count, not its place: see `model`.
     precision
         Type of the weights in memory.
     device
@@ -98,7 +107,7 @@ def key(*, folder: Path, precision: str, device: str, blas: str, head: str = "no
     blas
         Description of the BLAS. The threads at its end do not count: they are what is measured.
     head
-        What tells the head from others: its name, and a digest of its weights where there is one.
+        What tells the head from others: `HeadFacts.identity`, or "none".
 
     Returns
     -------
@@ -129,7 +138,12 @@ def machine(device: str, blas: str) -> dict[str, str]:
 
 
 def model(folder: Path) -> dict[str, str]:
-    """What tells a model from others, whatever folder it lies in."""
+    """What tells a model from others, whatever folder it lies in.
+
+    Its list of files with their digests, where this package wrote one. Elsewhere the config, and
+    the names and sizes of the files: models that were trained from one base to the same sizes are
+    not told apart. Their forwards take as long; a depth that was tuned for one holds for all.
+    """
     manifest = folder / MANIFEST
     if manifest.is_file():
         return {"manifest": sha256(manifest)}
@@ -233,10 +247,10 @@ def _read(
         kept = make(json.loads(place(key).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None, "nothing was measured here before"
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None, "the cached file is damaged"
     except (OSError, RuntimeError) as error:  # RuntimeError: the home folder of nobody
         return None, f"the cache cannot be read ({_line(error)})"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None, "the cached file is damaged"
     age = (time.time() if now is None else now) - kept.when
     if not 0 <= age <= LONGEST_AGE_S:
         return None, f"the cached one is of {_date(kept.when)}"
@@ -265,19 +279,39 @@ def _write(place: Callable[[str], Path], key: str, content: Mapping[str, Any]) -
 
 
 def _costs_of(content: Mapping[str, Any]) -> Measured:
-    threads = content["threads"]
-    return Measured(
-        tokens=tuple(int(n) for n in content["tokens"]),
-        seconds=tuple(float(s) for s in content["seconds"]),
-        head={str(name): float(s) for name, s in content["head"].items()},
-        threads=None if threads is None else int(threads),
-        when=float(content["when"]),
+    """A kept measurement; ValueError unless it is one that this machine can have made."""
+    threads, most = content["threads"], max(available_cpus(), pinned_threads() or 1)
+    found = Measured(
+        tokens=tuple(_whole(n, 1, 2**20) for n in content["tokens"]),
+        seconds=tuple(_number(s, LONGEST_S) for s in content["seconds"]),
+        head={str(name): _number(s, LONGEST_S) for name, s in content["head"].items()},
+        threads=None if threads is None else _whole(threads, 1, most),
+        when=_number(content["when"], LATEST),
     )
+    (before, last), (shorter, longer) = found.seconds[-2:], found.tokens[-2:]
+    slope = (last - before) / (longer - shorter)
+    if last + slope * max(0, LONGEST_BLOCK - longer) <= 0:
+        raise ValueError("longer blocks would cost nothing")
+    return found
 
 
 def _tuned_of(content: Mapping[str, Any]) -> Tuned:
     depth = content["depth"]
-    return Tuned(None if depth is None else int(depth), float(content["when"]))
+    return Tuned(
+        None if depth is None else _whole(depth, 0, DEEPEST), _number(content["when"], LATEST)
+    )
+
+
+def _whole(value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"a whole number from {least} to {most} was kept, unlike {value!r}")
+    return value
+
+
+def _number(value: object, most: float) -> float:
+    if type(value) not in (int, float) or not 0 < value <= most:  # type: ignore[operator]
+        raise ValueError(f"a number above 0 up to {most:g} was kept, unlike {value!r}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _date(when: float) -> str:

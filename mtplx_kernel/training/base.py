@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from mlx_lm.utils import dequantize_model
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.base import Tap
 from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
+from mtplx_kernel.models import blas
 from mtplx_kernel.models.head import NONE
 from mtplx_kernel.models.load import load
 from mtplx_kernel.models.target import Target
@@ -65,7 +67,16 @@ def load_base(folder: Path) -> Base:
         if loaded.facts.precision.endswith("float32"):
             model.set_dtype(mx.bfloat16)
         mx.eval(model.parameters())
-    return make_base(folder, Target(model), loaded.tokenizer, loaded.facts.end_ids)
+    target = Target(model)
+    blas.calibrate(lambda: _seconds(target))
+    return make_base(folder, target, loaded.tokenizer, loaded.facts.end_ids)
+
+
+def _seconds(target: Target) -> float:
+    """Seconds of a forward over as many tokens as training runs at once."""
+    started = time.perf_counter()
+    mx.eval(target.forward(mx.zeros((4, 64), mx.int32), None))
+    return time.perf_counter() - started
 
 
 def make_base(folder: Path, target: Target, tokenizer: Any, end_ids: frozenset[int]) -> Base:

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=_count, default=known.tokens, help="such as 24M")
     parser.add_argument("--length", type=int, default=known.length)
     parser.add_argument("--conversation", type=int, default=known.conversation)
-    parser.add_argument("--writing-rows", type=int, default=known.writing_rows)
+    parser.add_argument("--writing-rows", type=int)
     parser.add_argument("--rows", type=int, default=known.rows, help="rows of a training step")
     parser.add_argument("--depth", type=int, default=known.depth)
     parser.add_argument("--minutes", type=float, default=known.minutes, help="of training")

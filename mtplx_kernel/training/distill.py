@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
 
+from mtplx_kernel.engine.memory import budget
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.heads.distilled import DistilledHead, load_distilled, save_distilled
 from mtplx_kernel.training import card
@@ -30,6 +33,9 @@ from mtplx_kernel.training.text import Text, frequent, joined, read_text, save_t
 from mtplx_kernel.training.train import Interrupted, Plan, train
 
 GIB = 2**30
+LEAST_MEMORY = 4 * GIB
+"""Where a system does not tell how much it has."""
+MOST_WRITING_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class Options:
     conversation
         Tokens of a conversation; several fill a row.
     writing_rows
-        Conversations written at once.
+        Conversations written at once; None takes as many as a quarter of the memory has room for.
     rows
         Rows of a training step.
     depth
@@ -67,7 +73,7 @@ class Options:
     tokens: int = 24_000_000
     length: int = 516
     conversation: int = 258
-    writing_rows: int = 4096
+    writing_rows: int | None = None
     rows: int = 32
     depth: int = 3
     minutes: float = 15.0
@@ -143,7 +149,7 @@ def _text(base: Base, roles: Roles | None, path: Path, options: Options, asked: 
         roles,
         tokens=options.tokens,
         length=min(options.conversation, options.length),
-        rows=options.writing_rows,
+        rows=writing_rows(base, options),
         seed=options.seed,
         stopped=lambda: bool(asked),
     )
@@ -214,12 +220,21 @@ def cache_budget(options: Options) -> int:
     return _memory() // 2
 
 
+def writing_rows(base: Base, options: Options) -> int:
+    """Conversations written at once: what was asked for, or what there is room for."""
+    if options.writing_rows is not None:
+        return options.writing_rows
+    caches = make_prompt_cache(base.target.model)
+    mx.eval(base.target.forward(mx.array([[0]]), caches))
+    states: Any = tree_flatten([cache.state for cache in caches])
+    # What a cache holds after one token is what each token takes, or all that it ever takes.
+    token = sum(a.nbytes for _, a in states if isinstance(a, mx.array))
+    room = _memory() // 4 // max(1, token * min(options.conversation, options.length))
+    return max(1, min(MOST_WRITING_ROWS, room))
+
+
 def _memory() -> int:
-    info = mx.device_info()
-    for key in ("max_recommended_working_set_size", "total_memory", "memory_size"):
-        if isinstance(info.get(key), int):
-            return int(info[key])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return budget() or LEAST_MEMORY
 
 
 def _limit_memory() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mtplx_kernel.training.base import Base, load_base, new_head
 from mtplx_kernel.training.data import make_starts
-from mtplx_kernel.training.distill import GIB, Options
+from mtplx_kernel.training.distill import GIB, Options, writing_rows
 from mtplx_kernel.training.features import Features
 from mtplx_kernel.training.optimiser import Rates, fresh
 from mtplx_kernel.training.roles import find_roles
@@ -33,7 +33,7 @@ def probe(model: Path, options: Options) -> None:
     base = load_base(model)
     text = None
     for times in WRITING_TIMES:
-        text = _write(base, times * options.writing_rows, options)
+        text = _write(base, times * writing_rows(base, options), options)
         mx.clear_cache()
     assert text is not None
     ids, covered = frequent(text, base.target.vocabulary, options.draft_vocab)

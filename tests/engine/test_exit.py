@@ -37,9 +37,9 @@ WAITS = """
 import sys, mtplx_kernel as mk
 from mtplx_kernel.engine import owner
 real = owner.load
-def load(folder, name, head):
+def load(*model):
     print("loading", flush=True)
-    return real(folder, name, head)
+    return real(*model)
 owner.load = load
 engine = mk.load(sys.argv[1])
 print("loaded", flush=True)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.llama import TransformerBlock
 
 import mtplx_kernel as mk
+from mtplx_kernel.caching.slots import StockCaches
+from mtplx_kernel.decoding.depth import CostCurve
+from mtplx_kernel.engine import engine as engine_module
+from mtplx_kernel.engine import fit as fit_module
 from mtplx_kernel.engine.engine import Engine
-from mtplx_kernel.errors import ModelUnusable
+from mtplx_kernel.errors import InvalidRequest, ModelUnusable
 from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig, save_distilled
+from mtplx_kernel.models import head as head_module
+from mtplx_kernel.models import measured
+from mtplx_kernel.models.catalog import CATALOG, ModelSource
 from mtplx_kernel.models.load import load
 from tests.engine.conftest import PROBE
 from tests.tiny import COMMON, VOCABULARY
@@ -30,6 +39,11 @@ CONFIG = HeadConfig(
 )
 DRAFTED = 200
 """Ids that the head drafts: less than there are."""
+
+
+def steady_costs(*_: Any, **__: Any) -> tuple[CostCurve, bool]:
+    """Costs as of a machine that nothing else runs on: they are kept."""
+    return CostCurve((1, 2, 4), (0.001, 0.0011, 0.0012)), True
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +75,9 @@ def test_the_status_tells_of_the_head(headed: Engine, headed_folder: Path) -> No
     assert head["draft_vocabulary"] == DRAFTED
     # fuse 3*64*64, fc 2*64*64, q and o 64*64, k and v 32*64, MLP 3*96*64, norms (3 + 5)*64
     assert head["parameters"] == 5 * 4096 + 2 * 4096 + 2 * 2048 + 3 * 6144 + 8 * 64
-    assert head["bytes"] == 4 * head["parameters"]
+    # Besides, the drafted ids and their rows of the model's output head, all of four bytes each.
+    assert head["bytes"] == 4 * head["parameters"] + 4 * DRAFTED * (1 + 64)
+    assert status["head_reason"] is None
     assert set(head["ms"]) == {"first", "step"}
 
 
@@ -137,3 +153,120 @@ def test_a_head_of_another_model_is_refused(headed_folder: Path, tmp_path: Path)
     assert str(caught.value) == (
         "other.safetensors is a head for another model: the final norms differ; distil one for this"
     )
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"), [(None, InvalidRequest), (b"x", InvalidRequest), ("nowhere", ModelUnusable)]
+)
+def test_a_head_that_cannot_be_is_refused_before_the_model_is_resolved(
+    monkeypatch: pytest.MonkeyPatch, head: Any, kind: type[Exception]
+) -> None:
+    def resolved(*_: Any, **__: Any) -> ModelSource:
+        raise AssertionError("the model was resolved")
+
+    monkeypatch.setattr(engine_module.catalog, "resolve", resolved)
+    with pytest.raises(kind, match="give 'auto', 'none', a distilled head"):
+        mk.load("smollm2-135m", head=head)
+
+
+def test_the_shipped_head_is_for_the_catalogs_model_alone(
+    headed_folder: Path, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name,) = CATALOG
+    shipped, named = tmp_path / "shipped" / name, tmp_path / name
+    shipped.mkdir(parents=True)
+    shutil.copy(headed_folder / "head.safetensors", shipped)
+    shutil.copytree(tiny_folder, named)
+    monkeypatch.setattr(head_module, "SHIPPED", shipped.parent)
+    with mk.load(named) as engine:
+        assert (engine.name, engine.status()["head"]) == (name, {})
+    source = ModelSource(name, tiny_folder, "catalog")
+    monkeypatch.setattr(engine_module.catalog, "resolve", lambda *_, **__: source)
+    with mk.load(name) as engine:
+        assert engine.status()["head"]["source"] == str(shipped / "head.safetensors")
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_head_that_fails_when_it_is_first_run(
+    headed_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """It is told as the head's, whether or not its costs have to be measured."""
+
+    def failing(*_: Any) -> mx.array:
+        raise ZeroDivisionError("no luck")
+
+    monkeypatch.setattr(measured, "_folder", lambda: tmp_path)
+    if known:
+        monkeypatch.setattr(fit_module, "measure_costs", steady_costs)
+        with mk.load(headed_folder):
+            assert measured.count() == 1
+    monkeypatch.setattr(DistilledHead, "feed", failing)
+    with pytest.raises(ModelUnusable) as caught:
+        mk.load(headed_folder)
+    assert str(caught.value) == (
+        f"the head in {headed_folder / 'head.safetensors'} cannot be run here: ZeroDivisionError:"
+        " no luck; load with the head 'none' to do without it"
+    )
+
+
+def test_a_head_that_fails_while_it_is_measured(
+    headed_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recur, passes = DistilledHead.recur, []
+
+    def failing(*given: Any) -> mx.array:
+        passes.append(given)
+        if len(passes) > 2:
+            raise ZeroDivisionError("no luck")
+        return recur(*given)
+
+    monkeypatch.setattr(measured, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(DistilledHead, "recur", failing)
+    with pytest.raises(
+        ModelUnusable, match=r"cannot be run here: ZeroDivisionError: no luck; load"
+    ):
+        mk.load(headed_folder)
+
+
+def test_costs_without_the_head_are_measured_anew(
+    headed_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(fit_module, "measure_costs", steady_costs)
+    with mk.load(headed_folder) as engine:
+        key = engine.measured_key
+    known, _ = measured.recall(key)
+    assert known is not None
+    measured.keep(key, replace(known, head={}))
+    with mk.load(headed_folder) as engine:
+        assert engine.status()["costs_from"] == (
+            "measured at this load: the cached one is without the head"
+        )
+    again, _ = measured.recall(key)
+    assert again is not None
+    assert set(again.head) == {"first", "step"}
+
+
+def test_a_head_for_a_model_that_takes_no_tokens_back(
+    headed_folder: Path,
+    shared_engine: Engine,
+    probe_ids: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It never drafts: it is let go, and no layer is watched for it."""
+    monkeypatch.setattr(
+        fit_module, "choose_caches", lambda target: (StockCaches(target.model), "for a test")
+    )
+    with mk.load(headed_folder) as engine:
+        status = engine.status()
+        assert (status["mode"], status["drafters"], status["head"]) == ("ar", [], {})
+        assert status["head_reason"] == (
+            f"the head in {headed_folder / 'head.safetensors'} does not draft: for a test"
+        )
+        assert status["weights_bytes"] == shared_engine.status()["weights_bytes"]
+        loaded = engine._owner.loaded
+        assert loaded is not None
+        assert loaded.head is None
+        layers = loaded.target.inner.layers
+        assert {type(layer) for layer in layers} == {TransformerBlock}
+        assert engine.generate(PROBE, max_tokens=12).token_ids == probe_ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,14 @@ def test_logits_are_the_targets_own_at_the_drafted_ids() -> None:
     assert mx.allclose(drafted, embedding.as_linear(states)[:, IDS], atol=1e-5)
 
 
+def test_what_it_holds_beside_its_parameters() -> None:
+    """The ids, int32, and five rows of the output: float32, or 4 bits with scales and biases."""
+    assert sum(a.nbytes for a in make_head().gathered) == 5 * 4 + 5 * HIDDEN * 4
+    output = nn.Linear(HIDDEN, VOCABULARY, bias=False).to_quantized(group_size=32, bits=4)
+    packed = DistilledHead(CONFIG, make_shared(output), IDS)
+    assert sum(a.nbytes for a in packed.gathered) == 5 * 4 + 5 * HIDDEN // 2 + 2 * 5 * 2 * 4
+
+
 def test_deeper_passes_do_not_fuse() -> None:
     head = make_head()
     cache = head.make_cache()
@@ -172,6 +181,75 @@ def test_refuses_a_config_that_cannot_be_read(path: Path) -> None:
 def test_refuses_vocabularies_that_do_not_fit(path: Path) -> None:
     assert "vocabulary" in refused(path, lambda t, m: t.update(vocabulary=mx.array([1, 90])))
     assert "vocabulary" in refused(path, lambda t, m: t.pop("vocabulary"))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        mx.array([7, 3, -1]),
+        mx.array([7, 3, 7]),
+        mx.array([7.0, 3.0]),
+        mx.array([True, False]),
+        mx.array([[7, 3]]),
+        mx.array([2**32 + 7, 3], mx.int64),
+        mx.zeros((0,), mx.int32),
+    ],
+    ids=["negative", "repeated", "fractions", "truths", "square", "wide", "none"],
+)
+def test_refuses_ids_that_are_not_distinct_whole_ids(path: Path, ids: mx.array) -> None:
+    assert refused(path, lambda t, m: t.update(vocabulary=ids)) == (
+        "head.safetensors is damaged: its draft vocabulary is missing or not valid; "
+        "it must be distinct whole ids from 0 to 89"
+    )
+
+
+def test_takes_ids_of_any_whole_type(path: Path) -> None:
+    tensors, metadata = mx.load(str(path), return_metadata=True)
+    mx.eval(tensors)
+    tensors["vocabulary"] = tensors["vocabulary"].astype(mx.uint64)
+    mx.save_safetensors(str(path), tensors, metadata)
+    loaded = load(path)
+    assert loaded.vocabulary.dtype == mx.int32
+    assert loaded.vocabulary.tolist() == IDS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("taps", "final"),
+        ("taps", None),
+        ("taps", []),
+        ("taps", [1, 4, "final"]),
+        ("taps", [1, -5, "final"]),
+        ("taps", [0.5, 3, "final"]),
+        ("taps", [True, 3, "final"]),
+        ("taps", [1, 3, "finall"]),
+        ("rope_base", None),
+        ("rope_base", 0),
+        ("eps", "a"),
+        ("eps", float("nan")),
+        ("heads", 0),
+        ("heads", True),
+        ("heads", 2**63),
+        ("kv_heads", 3),
+        ("head_dim", -16),
+        ("head_dim", 15),
+        ("hidden", "64"),
+        ("layers", 4.0),
+        ("intermediate", None),
+        ("more", 1),
+    ],
+)
+def test_refuses_configs_of_no_head(path: Path, field: str, value: object) -> None:
+    config = {**json.loads(CONFIG.to_json()), field: value}
+    message = refused(path, lambda t, m: m.update(config=json.dumps(config)))
+    assert message.startswith("head.safetensors is damaged: its config cannot be read (")
+    assert message.endswith("; distil or copy it anew")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{", "[" * 100_000])
+def test_refuses_configs_that_are_no_fields(path: Path, text: str) -> None:
+    assert "its config cannot be read (" in refused(path, lambda t, m: m.update(config=text))
 
 
 def test_refuses_more_columns_than_there_are(path: Path) -> None:

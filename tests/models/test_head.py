@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,34 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
-from mtplx_kernel.errors import ModelUnusable
+from mtplx_kernel.errors import InvalidRequest, ModelUnusable
 from mtplx_kernel.heads.checkpoint import load_native, save_native
 from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig, save_distilled
 from mtplx_kernel.heads.families import classes_without_head
 from mtplx_kernel.models import head as head_module
-from mtplx_kernel.models.head import LoadedHead, load_head
+from mtplx_kernel.models.catalog import ModelSource
+from mtplx_kernel.models.head import (
+    LoadedHead,
+    check_choice,
+    load_head,
+    running,
+    shipped_name,
+)
 from mtplx_kernel.models.target import Target
 from tests.models.original import HIDDEN, LAYERS, write
 
 VOCABULARY = 260
+ALLOWED = "give 'auto', 'none', a distilled head.safetensors, or a folder with a head"
 IDS = [7, 3, 80, 21, 0]
 NAME = "tiny"
 HINT = "; load with the head 'none' to do without it"
+
+
+class BytesPath(os.PathLike[bytes]):
+    """A path that is no text."""
+
+    def __fspath__(self) -> bytes:
+        return b"/"
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +65,11 @@ def opened(folder: Path) -> tuple[Target, dict[str, Any]]:
     return Target(model), config
 
 
-def load(choice: str, folder: Path, *, on_gpu: bool = False, name: str = NAME) -> LoadedHead | None:
+def load(
+    choice: str, folder: Path, *, on_gpu: bool = False, shipped: str | None = None
+) -> LoadedHead | None:
     target, config = opened(folder)
-    return load_head(choice, folder, name, config, target, on_gpu=on_gpu)
+    return load_head(choice, folder, NAME, config, target, on_gpu=on_gpu, shipped=shipped)
 
 
 def found(choice: str, folder: Path, **options: Any) -> LoadedHead:
@@ -90,13 +109,48 @@ def test_auto_takes_own_then_beside_then_shipped_then_none(
     copied(sources["llama"], bare)
     assert load("auto", bare) is None
     given = distil(bare, shipped / NAME / "head.safetensors")
-    assert load("auto", bare, name="another") is None
-    assert found("auto", bare).facts.source == str(given)
+    assert load("auto", bare) is None, "a folder of a catalog model's name is another model"
+    assert load("auto", bare, shipped="another") is None
+    assert found("auto", bare, shipped=NAME).facts.source == str(given)
     beside = distil(bare, bare / "head.safetensors")
-    assert found("auto", bare).facts.source == str(beside)
+    assert found("auto", bare, shipped=NAME).facts.source == str(beside)
     distil(own, own / "head.safetensors")
-    assert found("auto", own).facts.source == str(own)
+    assert found("auto", own, shipped=NAME).facts.source == str(own)
     assert found("auto", own).facts.family == "qwen3_next"
+
+
+def test_only_the_catalogs_models_have_a_shipped_head(tmp_path: Path) -> None:
+    named = [ModelSource(NAME, tmp_path, origin) for origin in ("catalog", "folder", "hub")]
+    assert [shipped_name(source) for source in named] == [NAME, None, None]
+
+
+def test_a_shipped_head_that_does_not_fit_is_an_error(
+    sources: dict[str, Path], shipped: Path
+) -> None:
+    distil(sources["llama"], shipped / NAME / "head.safetensors", norm=1.5)
+    with pytest.raises(ModelUnusable, match=r"a head for another model.*; load with the head"):
+        load("auto", sources["llama"], shipped=NAME)
+    assert load("auto", sources["llama"]) is None
+
+
+@pytest.mark.parametrize("head", [None, b"/", 5, True, "", ["auto"], BytesPath()])
+def test_a_head_that_is_no_text_and_no_path(head: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_choice(head)
+    assert str(caught.value) == f"the head must be text or a path, not {head!r}: {ALLOWED}"
+
+
+@pytest.mark.parametrize("head", ["nowhere", "~nouser/x", "AUTO", "\0", "x" * 5000, Path("no/x")])
+def test_a_head_that_is_not_there_is_refused_before_any_work(head: str | Path) -> None:
+    with pytest.raises(ModelUnusable) as caught:
+        check_choice(head)
+    assert str(caught.value) == f"there is no head at {str(head)!r}: {ALLOWED}"
+
+
+def test_choices_that_may_be(tmp_path: Path) -> None:
+    (tmp_path / "head.safetensors").touch()
+    given = ["auto", "none", str(tmp_path), tmp_path / "head.safetensors"]
+    assert [check_choice(head) for head in given] == [str(head) for head in given]
 
 
 def test_none_is_no_head(sources: dict[str, Path]) -> None:
@@ -151,13 +205,48 @@ def test_facts_of_a_distilled_head(sources: dict[str, Path], tmp_path: Path) -> 
     vectors = 2 * 64 + 5 * 64
     matrices = 2 * 64 * 64 + 2 * 64 * 64 + (64 + 32 + 32 + 64) * 64 + 3 * 96 * 64
     assert loaded.facts.parameters == vectors + matrices
-    assert loaded.facts.nbytes == 4 * (vectors + matrices)
+    # Besides, the ids and their rows of the output head, which this model keeps in bfloat16.
+    assert loaded.facts.nbytes == 4 * (vectors + matrices) + 5 * (4 + 2 * 64)
     assert loaded.facts.columns == len(IDS)
     assert loaded.head.vocabulary is not None
     assert loaded.head.vocabulary.tolist() == IDS
     (tmp_path / "elsewhere").mkdir()
     moved = Path(shutil.copy(path, tmp_path / "elsewhere" / "head.safetensors"))
     assert found(str(moved), sources["llama"]).facts.identity == loaded.facts.identity
+
+
+def test_another_head_of_the_same_sizes_is_another(
+    sources: dict[str, Path], tmp_path: Path
+) -> None:
+    one, other = (
+        distil(sources["llama"], tmp_path / str(seed) / "head.safetensors", seed=seed)
+        for seed in (1, 2)
+    )
+    assert one.stat().st_size == other.stat().st_size
+    identities = [found(str(path), sources["llama"]).facts.identity for path in (one, other)]
+    assert identities[0] != identities[1]
+    assert all(identity.startswith("distilled-") for identity in identities)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_own_head_that_was_trained_on_is_another(
+    sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """Whether its files are small enough to be read whole or not."""
+    if not whole:
+        monkeypatch.setattr("mtplx_kernel.models.identity.WHOLE", 0)
+    folder = copied(sources["qwen3_next"], tmp_path / "model")
+    (path,) = (p for p in folder.glob("*.safetensors") if "mtp.fc.weight" in mx.load(str(p)))
+    tensors: Any = mx.load(str(path))
+    mx.eval(tensors)
+    identities, sizes = [], []
+    for factor in (1, 1, 2):
+        changed = {**tensors, "mtp.fc.weight": tensors["mtp.fc.weight"] * factor}
+        mx.save_safetensors(str(path), changed, {"format": "pt"})
+        identities.append(found("auto", folder).facts.identity)
+        sizes.append(path.stat().st_size)
+    assert identities[0] == identities[1] != identities[2]
+    assert len(set(sizes)) == 1
 
 
 def test_a_cpu_drafts_from_fewer_ids(
@@ -185,10 +274,9 @@ def test_the_targets_states_are_kept_for_the_head(sources: dict[str, Path], tmp_
 
 
 def test_what_is_not_there(sources: dict[str, Path], tmp_path: Path) -> None:
-    allowed = "give 'auto', 'none', a distilled head.safetensors, or a folder with a head"
     bare = sources["llama"]
-    assert refusal("nowhere", bare) == f"there is no head at 'nowhere': {allowed}"
-    assert refusal(str(tmp_path), bare) == f"{tmp_path} holds no head for tiny: {allowed}"
+    assert refusal("nowhere", bare) == f"there is no head at 'nowhere': {ALLOWED}"
+    assert refusal(str(tmp_path), bare) == f"{tmp_path} holds no head for tiny: {ALLOWED}"
 
 
 def test_a_file_that_is_no_distilled_head(sources: dict[str, Path], tmp_path: Path) -> None:
@@ -261,7 +349,8 @@ def test_a_model_whose_states_cannot_be_read(sources: dict[str, Path], tmp_path:
     with pytest.raises(ModelUnusable) as caught:
         load_head(str(path), sources["llama"], NAME, config, target, on_gpu=False)
     assert str(caught.value) == (
-        "the model's hidden states cannot be told from its logits, as a head needs"
+        f"the head in {path} cannot be run here: the model's hidden states cannot be told from its"
+        f" logits, as a head needs{HINT}"
     )
 
 
@@ -269,6 +358,59 @@ def test_a_model_whose_final_norm_is_unknown(
     sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mtplx_kernel.models.target.NORM_NAMES", ("no_such_norm",))
-    assert refusal("auto", sources["qwen3_next"]) == (
-        f"the model's final norm was not found, so its head cannot be checked{HINT}"
+    folder = sources["qwen3_next"]
+    message = f"the head in {folder} cannot be run here: the model's final norm was not found{HINT}"
+    assert refusal("auto", folder) == refusal(str(folder), folder) == message
+
+
+def test_a_model_that_keeps_its_layers_elsewhere(sources: dict[str, Path], tmp_path: Path) -> None:
+    path = distil(sources["llama"], tmp_path / "head.safetensors")
+    module = importlib.import_module("mlx_lm.models.gpt2")
+    config = {
+        "model_type": "gpt2",
+        "n_ctx": 64,
+        "n_embd": HIDDEN,
+        "n_head": 4,
+        "n_layer": LAYERS,
+        "n_positions": 64,
+        "layer_norm_epsilon": 1e-5,
+        "vocab_size": VOCABULARY,
+    }
+    target = Target(module.Model(module.ModelArgs.from_dict(config)))
+    assert target.splits
+    assert load_head("auto", tmp_path / "bare", NAME, config, target, on_gpu=False) is None
+    with pytest.raises(ModelUnusable) as caught:
+        load_head(str(path), tmp_path / "bare", NAME, config, target, on_gpu=False)
+    assert str(caught.value) == (
+        f"the head in {path} cannot be run here: the model's layers were not found{HINT}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError("too\nmuch"), "MemoryError: too much"),
+        (KeyError(), "KeyError"),
+        (AssertionError("x" * 300), f"AssertionError: {'x' * 200}"),
+    ],
+)
+def test_whatever_fails_with_a_head_is_told_as_that_heads(error: Exception, reason: str) -> None:
+    with pytest.raises(ModelUnusable) as caught, running("a/head"):
+        raise error
+    assert str(caught.value) == f"the head in a/head cannot be run here: {reason}{HINT}"
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("choice", ["auto", "path"])
+def test_a_head_that_fails_while_it_is_loaded(
+    sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise OverflowError("no such number")
+
+    folder = copied(sources["llama"], tmp_path / "model")
+    path = distil(folder, folder / "head.safetensors")
+    monkeypatch.setattr(head_module, "load_distilled", failing)
+    assert refusal(str(path) if choice == "path" else choice, folder) == (
+        f"the head in {path} cannot be run here: OverflowError: no such number{HINT}"
     )

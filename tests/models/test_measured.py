@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 
+from mtplx_kernel.decoding.head_drafting import HeadCost
+from mtplx_kernel.decoding.params import MAX_DEPTH
 from mtplx_kernel.models import measured
 from mtplx_kernel.models.catalog import cache_dir
 from mtplx_kernel.models.manifest import write_manifest
@@ -29,8 +31,8 @@ NOW = 1_800_000_000.0
 FOUND = Measured(
     tokens=(1, 2, 4),
     seconds=(0.05, 0.055, 0.07),
-    head={"feed": 0.004, "draft": 0.006},
-    threads=2,
+    head={"first": 0.004, "step": 0.006},
+    threads=1,
     when=NOW,
 )
 
@@ -107,6 +109,61 @@ def test_a_damaged_file_is_a_reason_and_is_written_over(cache: Path, text: str) 
     assert recall("k", NOW)[0] == FOUND
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head": {"first": 0.1, "second": 0.2}},
+        {"head": {"first": 0.1}},
+        {"head": {"first": 0.1, "step": "0.1"}},
+        {"tokens": [1], "seconds": [0.1]},
+        {"tokens": [1, 2.5, 4]},
+        {"tokens": [True, 2, 4]},
+        {"tokens": [1, 2, 10**400]},
+        {"seconds": ["1", "2", "3"]},
+        {"seconds": [0.1, 0.2, 10**400]},
+        {"seconds": [0.1, 0.2, 3601]},
+        {"seconds": [0.2, 0.2, 0.1]},  # 64 tokens would take less than nothing
+        {"threads": 0},
+        {"threads": -1},
+        {"threads": True},
+        {"threads": 1.0},
+        {"threads": 10**9},
+        {"when": 10**400},
+        {"when": 1e300},
+        {"when": "today"},
+    ],
+)
+def test_what_no_measurement_can_be_is_a_damaged_file(
+    cache: Path, change: dict[str, object]
+) -> None:
+    good = {name: value for name, value in asdict(FOUND).items() if name != "tuned"}
+    cache.mkdir(parents=True)
+    (cache / "k.json").write_text(json.dumps(good))
+    assert recall("k", NOW) == (FOUND, None)
+    (cache / "k.json").write_text(json.dumps({**good, **change}))
+    assert recall("k", NOW) == (None, "the cached file is damaged")
+
+
+def test_a_file_that_nests_too_deep_is_damaged(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    for name in ("k.json", "k.tuned.json"):
+        (cache / name).write_text("[" * 100_000)
+    assert recall("k", NOW) == (None, "the cached file is damaged")
+    assert recall_tuned("k", NOW) is None
+
+
+def test_a_curve_that_falls_a_little_is_believed() -> None:
+    """On a GPU a longer block may have been timed as the faster one."""
+    flat = replace(FOUND, tokens=(1, 8, 17), seconds=(0.01, 0.011, 0.0105))
+    keep("k", flat)
+    assert recall("k", NOW)[0] == flat
+
+
+def test_the_names_and_bounds_are_those_of_drafting() -> None:
+    assert {field.name for field in fields(HeadCost)} == measured.HEAD_PARTS
+    assert measured.DEEPEST == MAX_DEPTH
+
+
 def test_a_cache_that_cannot_be_used_is_a_reason(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file in the folder's place")
@@ -127,7 +184,7 @@ def test_a_full_disk_leaves_what_was_there(cache: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    problem = keep("k", replace(FOUND, threads=1))
+    problem = keep("k", replace(FOUND, threads=None))
     assert problem == "it cannot be kept (OSError: [Errno 28] No space left on device)"
     assert recall("k", NOW)[0] == FOUND
     assert [path.name for path in cache.iterdir()] == ["k.json"]
@@ -145,16 +202,29 @@ def test_a_tuning_is_kept_apart_from_the_measurement(cache: Path, depth: int | N
     keep("k", FOUND)
     assert recall("k", NOW) == (replace(FOUND, tuned=tuned), None)
     # A new measurement leaves it.
-    keep("k", replace(FOUND, threads=1, tuned=Tuned(9, NOW)))
-    assert recall("k", NOW)[0] == replace(FOUND, threads=1, tuned=tuned)
+    keep("k", replace(FOUND, threads=None, tuned=Tuned(9, NOW)))
+    assert recall("k", NOW)[0] == replace(FOUND, threads=None, tuned=tuned)
     assert recall_tuned("k", NOW + LONGEST_AGE_S + 1) is None
     assert recall_tuned("other", NOW) is None
     assert keep_tuned("k", None) is None
-    assert recall("k", NOW)[0] == replace(FOUND, threads=1)
+    assert recall("k", NOW)[0] == replace(FOUND, threads=None)
     assert [path.name for path in cache.iterdir()] == ["k.json"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"depth": "x", "when": 1}', '{"depth": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"depth": 1}',
+        *(
+            f'{{"depth": {depth}, "when": {NOW}}}'
+            for depth in ('"x"', "17", "-1", "2.7", "2.0", "true", "1e999")
+        ),
+        '{"depth": 1, "when": 1e999}',
+    ],
+)
 def test_a_damaged_tuning_is_none(cache: Path, text: str) -> None:
     keep("k", FOUND)
     (cache / "k.tuned.json").write_text(text)
@@ -182,7 +252,9 @@ def test_a_tuning_that_cannot_be_written_or_removed_is_a_reason(cache: Path) -> 
         {"tokens": (2, 3, 4)},
         {"seconds": (0.0, 0.1, 0.1)},
         {"seconds": (float("inf"), 0.1, 0.1)},
-        {"head": {"feed": -1.0}},
+        {"head": {"first": -1.0, "step": 1.0}},
+        {"head": {"first": 1.0}},
+        {"tokens": (1,), "seconds": (0.1,)},
     ],
 )
 def test_what_is_no_measurement_is_none(change: dict[str, object]) -> None:
@@ -203,6 +275,18 @@ def test_a_key_is_of_the_models_files_and_not_of_its_place(folder: Path, tmp_pat
     bigger = a_key(elsewhere)
     write_manifest(elsewhere, "a source")
     assert len({first, other, bigger, a_key(elsewhere)}) == 4
+
+
+def test_models_of_one_config_and_size_share_a_key_unless_they_have_a_list_of_files(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "tuned"
+    shutil.copytree(folder, other)
+    (other / "model.safetensors").write_bytes(b"z" * 100)
+    assert a_key(other) == a_key(folder)
+    for one in (folder, other):
+        write_manifest(one, "a source")
+    assert a_key(other) != a_key(folder)
 
 
 def test_a_key_is_of_the_machine_and_not_of_what_is_measured(
@@ -245,7 +329,8 @@ def test_it_needs_no_mlx(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from mtplx_kernel.models import measured as m;"
         f"k = m.key(folder=Path({str(folder)!r}), precision='float32', device='cpu', blas='x');"
-        "m.keep(k, m.Measured((1,), (0.1,))); print(m.recall(k)[0].seconds, 'mlx' in sys.modules)"
+        "m.keep(k, m.Measured((1, 2), (0.1, 0.2)));"
+        "print(m.recall(k)[0].seconds, 'mlx' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "(0.1,) False\n"
+    assert done.stdout == "(0.1, 0.2) False\n"
