@@ -194,6 +194,7 @@ _LINES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "Mode": ("mode", lambda s: _with_reason(s["mode"], s.get("mode_reason"))),
     "Drafters": ("drafters", lambda s: _plain(s["drafters"]) or "none"),
     "Head": ("head", lambda s: _head_line(s["head"])),
+    "No head": ("head_reason", lambda s: str(s["head_reason"])),
     "Depth": ("depth", _depth_line),
     "Verify cost": ("verify_ms", _costs_line),
     "Caches": ("caches", lambda s: _caches_line(s["caches"])),
