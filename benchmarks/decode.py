@@ -42,6 +42,8 @@ class Bench:
         A catalog name, a local mlx-lm folder or a hub id.
     head
         Which MTP head drafts, as `mtplx_kernel.load` takes it.
+    stock
+        Whether mlx-lm with the BLAS that MLX was installed with is a side, where there is another.
 
     Attributes
     ----------
@@ -49,14 +51,14 @@ class Bench:
         In the order of the report; a test may put another in the place of one.
     """
 
-    def __init__(self, model: str, head: str = "auto") -> None:
+    def __init__(self, model: str, head: str = "auto", *, stock: bool = True) -> None:
         with ExitStack() as stack:
             loaded = mk.load(model, head=head, progress=sys.stderr.isatty())
             self.engine = stack.enter_context(loaded)
             folder = Path(self.engine.facts.path).resolve()
             self.peer = stack.enter_context(ThreadPeer(folder))
             # A GPU multiplies with its own kernels: there is no other BLAS to compare.
-            stock = self.engine.facts.device == "cpu"
+            stock = stock and self.engine.facts.device == "cpu"
             peers = [stack.enter_context(ProcessPeer(folder))] if stock else []
             self.stock_blas = peers[0].blas if peers else None
             modes = ["ar"] if self.engine.mode_reason else ["ar", "mtp"]
@@ -143,6 +145,9 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--max-tokens", type=whole(FEWEST_TOKENS), default=64)
     parser.add_argument("--repeats", type=whole(1), default=5, help="rounds after the warm-up")
+    parser.add_argument(
+        "--skip-stock", action="store_true", help="leave out mlx-lm with MLX's own BLAS"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args(given)
 
@@ -151,7 +156,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 if it could not be run."""
     options = arguments(given)
     try:
-        with Bench(options.model, options.head) as bench:
+        with Bench(options.model, options.head, stock=not options.skip_stock) as bench:
             prompts = bench.encode(PROMPTS[: options.prompts], options.max_tokens)
             report = bench.measure(prompts, options.max_tokens, options.repeats)
     except (BenchmarkFailed, MTPLXError) as error:

@@ -139,6 +139,13 @@ def test_a_wrong_side_is_reported(folder: Path) -> None:
     assert max(len(line) for line in page.text(wrong).splitlines()) < 80
 
 
+def test_the_slowest_side_can_be_left_out(folder: Path) -> None:
+    with Bench(str(folder), stock=False) as bench:
+        assert [side.name for side in bench.sides] == ["mlx_lm", "ar", "mtp"]
+    assert arguments(["--skip-stock"]).skip_stock
+    assert not arguments([]).skip_stock
+
+
 def test_a_context_too_small_is_refused(tmp_path: Path) -> None:
     small = tiny.write("llama", tmp_path / "small", max_position_embeddings=200)
     done = decode("--model", str(small), "--prompts", "2", "--max-tokens", "100")
