@@ -92,6 +92,7 @@ LOAD_OPTIONS = (
         values=("auto", "none"),
         weights=True,
     ),
+    Option("--memory-gb", float, "X", "how much memory weights and caches may take together"),
 )
 
 _PROMPTS = Option("--prompts", whole, "N", "take the first N of the built-in prompts")

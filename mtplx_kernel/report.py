@@ -138,6 +138,11 @@ def _depth_line(status: Mapping[str, Any]) -> str:
     return _with_reason("adaptive" if number is None else drafts, depth.get("reason"))
 
 
+def _memory_line(status: Mapping[str, Any]) -> str:
+    held, budget = size(status["memory_bytes"]), status.get("memory_budget_bytes")
+    return f"{held} of {size(budget)}" if budget else held
+
+
 def _with_reason(value: object, reason: object, between: str = ": ") -> str:
     return f"{value}{between}{reason}" if reason else str(value)
 
@@ -200,6 +205,6 @@ _LINES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "Caches": ("caches", lambda s: _caches_line(s["caches"])),
     "Scheduler": ("scheduler", lambda s: _scheduler_line(s["scheduler"])),
     "Queue": ("queue", _queue_line),
-    "Memory": ("memory_bytes", lambda s: size(s["memory_bytes"])),
+    "Memory": ("memory_bytes", _memory_line),
 }
 """The rows of a status by label: the key that each needs, and its text."""

