@@ -76,7 +76,7 @@ DISTILL_OPTIONS = (
     Option("--depth", _count, "N", "how many tokens ahead it learns to draft"),
     Option("--minutes", _minutes, "X", "minutes of training"),
     Option("--draft-vocab", _count, "N", "draft only the N commonest ids; the text stays exact"),
-    Option("--batch", _count, "N", "conversations in a training step"),
+    Option("--batch", _count, "N", "rows of a training step"),
     Option("--writing-batch", _count, "N", "conversations that the model writes at once"),
     Option("--seed", _seed, "N", "of what is random"),
 )

@@ -61,7 +61,8 @@ class SamplingParams:
     penalty_context
         How many preceding tokens (of prompt and output) the penalties look at.
     seed
-        Noise at position t depends on (seed, t) alone. None draws a seed, which the stats report.
+        Under acceptance "coupled", noise at position t depends on (seed, t) alone. None draws a
+        seed, which the stats report.
     stop
         Strings that end the text; they are not part of it.
     stop_token_ids

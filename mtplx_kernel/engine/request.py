@@ -64,7 +64,7 @@ class GenerationStats:
     accepted_by_depth: tuple[int, ...] | None = None
     tokens_per_cycle: float | None = None
     draft_error: str | None = None
-    """The last failure of a drafter: its cycle ran without drafts."""
+    """The last failure of a drafter: its cycle ran without drafts; after a head's, the rest."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that apply, as plain data."""
