@@ -105,8 +105,9 @@ class HeadSide:
         row = self._row(prompt_ids, mode, params, seed)
         cycles: list[Cycle] = []
         try:
+            self._step.admit(row)
             if row.prefill_left:
-                self._step.prefill(row, row.prefill_left)
+                self._step.prefill([row], [row.prefill_left])
             ended = None
             while ended is None:
                 outcome = self._step.cycle([row])[0]

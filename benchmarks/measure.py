@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+Member = TypeVar("Member")
 
 
 class BenchmarkFailed(Exception):
@@ -106,7 +108,7 @@ def run_round(
     return found
 
 
-def in_turn(sides: Sequence[Side], place: int) -> list[Side]:
+def in_turn(sides: Sequence[Member], place: int) -> list[Member]:
     """The sides, rotated by `place`, every other time backwards."""
     first = place // 2 % len(sides)
     order = [*sides[first:], *sides[:first]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 
 def whole(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -14,6 +14,35 @@ def whole(low: int, high: int | None = None) -> Callable[[str], int]:
         if not text.isdecimal() or int(text) < low or (high is not None and int(text) > high):
             raise ArgumentTypeError(f"{text!r} is not {allowed}")
         return int(text)
+
+    return parse
+
+
+def wholes(low: int, high: int) -> Callable[[str], tuple[int, ...]]:
+    """A parser of different whole numbers with commas between them."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        parts = text.split(",")
+        found = [int(part) for part in parts if part.isdecimal()]
+        in_range = all(low <= n <= high for n in found)
+        if len(found) < len(parts) or len(set(found)) < len(found) or not in_range:
+            raise ArgumentTypeError(
+                f"{text!r} is not a list of different whole numbers from {low} to {high}, such as "
+                f"{low},{high}"
+            )
+        return tuple(found)
+
+    return parse
+
+
+def names(allowed: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """A parser of different names with commas between them."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(text.split(","))
+        if len(set(found)) < len(found) or not set(found) <= set(allowed):
+            raise ArgumentTypeError(f"{text!r} is not a list of some of {', '.join(allowed)}")
+        return found
 
     return parse
 

@@ -215,6 +215,20 @@ def _tune(words: Words, given: Given) -> int:
     return 0
 
 
+def _bench(words: Words, given: Given) -> int:
+    picture = given.pop("picture", None)
+    head = {"head": given.pop("head")} if "head" in given else {}
+    wishes = options.scheduler_settings(given)
+    from mtplx_kernel.checks.bench import bench
+
+    with _loaded(words, head) as engine:
+        report = bench(engine, **wishes)
+    print(report)
+    if picture is not None:
+        _write_picture(picture, report._repr_png_())
+    return 0
+
+
 def _write_picture(file: Path, drawn: bytes | None) -> None:
     if drawn is None:
         raise MTPLXError("no picture was drawn, as matplotlib is missing: pip install matplotlib")
@@ -277,6 +291,15 @@ COMMANDS = {
         ),
         1,
         _tune,
+    ),
+    "bench": Command(
+        Verb(
+            "bench MODEL [options]",
+            options.VERBS["bench"].help,
+            (*options.BENCH_OPTIONS, HEAD, PICTURE),
+        ),
+        1,
+        _bench,
     ),
     "doctor": Command(
         Verb("doctor", "say what this installation runs on, and what is wrong"), 0, _doctor

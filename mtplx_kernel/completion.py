@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"^\s*(?:[^=%\"'#]+=\s*)?(?P<percent>%%?)mtplx\s+(?P<words>.*)$")
 
 
+FIRST_WORDS = {"mode": options.MODES, "scheduler": options.SCHEDULERS}
+"""What may stand right after a verb."""
+
+
 def known_names() -> list[str]:
     """The names of the catalog and of the models on this machine."""
     from mtplx_kernel.models.catalog import known_models
@@ -61,8 +65,8 @@ class MtplxCompletion:
             return
         verb, *given = before
         allowed = options.VERBS[verb].options if verb in options.VERBS else ()
-        if verb == "mode" and not given:
-            yield from ((mode, "value") for mode in options.MODES)
+        if verb in FIRST_WORDS and not given:
+            yield from ((value, "value") for value in FIRST_WORDS[verb])
         yield from _options(allowed, given, word)
         if verb == "load" and not word.startswith("-") and not _awaits_value(allowed, given):
             yield from ((name, "model") for name in self._names())

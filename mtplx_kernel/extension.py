@@ -116,7 +116,8 @@ def install(shell: InteractiveShell, engines: EngineHolder) -> Installation:
     """Put everything into a shell, remembering what was there."""
     from mtplx_kernel.completion import MtplxCompletion
     from mtplx_kernel.display import QuietResults
-    from mtplx_kernel.magics import RESULT_NAME, MtplxMagics
+    from mtplx_kernel.magics import MtplxMagics
+    from mtplx_kernel.prompt_magics import RESULT_NAME
     from mtplx_kernel.verbatim import keep_prompts
 
     results = QuietResults(shell.display_trap.hook)
@@ -141,7 +142,7 @@ def install(shell: InteractiveShell, engines: EngineHolder) -> Installation:
 
 def remove(shell: InteractiveShell, installation: Installation) -> None:
     """Take out what `install` put in, unless somebody has replaced it since."""
-    from mtplx_kernel.magics import RESULT_NAME
+    from mtplx_kernel.prompt_magics import RESULT_NAME
     from mtplx_kernel.verbatim import keep_prompts
 
     magics, results = installation.magics, installation.results

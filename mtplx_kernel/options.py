@@ -20,6 +20,7 @@ from mtplx_kernel.grammar import (
     read_options,
     whole,
 )
+from mtplx_kernel.scheduling.options import SchedulerMode
 from mtplx_kernel.words import unescape
 
 
@@ -31,6 +32,10 @@ def _identifier(text: str) -> str:
 
 def _identifiers(text: str) -> tuple[str, ...]:
     return tuple(_identifier(name.strip()) for name in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
 
 
 MODES = tuple(str(mode) for mode in GenerationMode)
@@ -64,6 +69,26 @@ PROMPT_OPTIONS = (
     Option("--chat", None, "", "go on with the conversation; %mtplx reset ends it"),
 )
 
+PRIORITY = Option(
+    "--priority", number, "X", "its share under scheduler cooperative, 0.01 to 100; 1 as others"
+)
+
+BATCH_OPTIONS = (
+    Option(
+        "--batch",
+        None,
+        "",
+        "the cell holds several prompts, with a line of three dashes between two; all run at once",
+    ),
+    Option(
+        "--samples",
+        whole,
+        "N",
+        "answer each prompt N times at once, with the seeds S, S+1, ... where --seed S is given",
+    ),
+    PRIORITY,
+)
+
 CELL_OPTIONS = (
     Option(
         "--vars",
@@ -77,9 +102,25 @@ CELL_OPTIONS = (
     Option("--quiet", None, "", "show nothing; the result is in _mtplx and --out"),
 )
 
-REQUEST_OPTIONS = SAMPLING_OPTIONS + PROMPT_OPTIONS + CELL_OPTIONS
+REQUEST_OPTIONS = SAMPLING_OPTIONS + PROMPT_OPTIONS + BATCH_OPTIONS + CELL_OPTIONS
 
 TAKES_VALUE = {option.flag: option.read is not None for option in REQUEST_OPTIONS}
+
+SCHEDULERS = tuple(str(mode) for mode in SchedulerMode)
+
+OPT_IN = Option("--experimental-cohorts", None, "", "opts in to scheduler mtp_cohort_experimental")
+
+SCHEDULER_OPTIONS = (
+    Option("--width", whole, "N", "most requests that run at once"),
+    Option("--wait-ms", number, "X", "how long a cohort that is not full waits for more requests"),
+    Option("--max-wait-ms", number, "X", "most that refills may delay requests of another kind"),
+    Option("--prefill-cap", whole, "N", "most prompts that are read at once"),
+    Option("--sealed", None, "", "nobody joins a cohort once it runs"),
+    Option("--refill", None, "", "requests that wait take free slots at once (as without it)"),
+    Option("--itl-ms", number, "X", "the target for the gap between two tokens of an answer"),
+    Option("--ttft-ms", number, "X", "the target for the time to an answer's first token"),
+    OPT_IN,
+)
 
 LOAD_OPTIONS = (
     Option("--mode", str, "MODE", "the default mode to start with: mtp or ar", values=MODES),
@@ -93,6 +134,9 @@ LOAD_OPTIONS = (
         weights=True,
     ),
     Option("--memory-gb", float, "X", "how much memory weights and caches may take together"),
+    Option("--prefix-cache-mb", number, "X", "memory for what prompts have in common; 0 for none"),
+    Option("--scheduler", str, "NAME", "the scheduler to start with", values=SCHEDULERS),
+    *SCHEDULER_OPTIONS,
 )
 
 _PROMPTS = Option("--prompts", whole, "N", "take the first N of the built-in prompts")
@@ -115,15 +159,29 @@ TUNE_OPTIONS = (
     Option("--forget", None, "", "undo an earlier tuning, and measure nothing"),
 )
 
+BENCH_OPTIONS = (
+    Option("--clients", whole, "N", "how many ask at a time, each one answer after the other"),
+    Option("--modes", _names, "A,B", "the schedulers to compare with serial", values=SCHEDULERS),
+    _PROMPTS,
+    _ANSWER_TOKENS,
+    OPT_IN,
+)
+
 VERBS = {
     "load": Verb("load NAME", "load a catalog name, a local folder or a hub id", LOAD_OPTIONS),
     "models": Verb("models", "list the models that are known, and which are on this machine"),
     "mode": Verb("mode [mtp|ar]", "show or set the default mode; reloads nothing"),
+    "scheduler": Verb(
+        "scheduler [NAME] [options]",
+        "show how requests share the model, or change it; what runs finishes",
+        SCHEDULER_OPTIONS,
+    ),
     "status": Verb("status", "say what is loaded, on what it runs, and how it does"),
     "verify": Verb(
         "verify [options]", "check that drafts change no answer on this machine", VERIFY_OPTIONS
     ),
     "tune": Verb("tune [options]", "measure which depth is fastest here, and use it", TUNE_OPTIONS),
+    "bench": Verb("bench [options]", "compare the schedulers on this model", BENCH_OPTIONS),
     "ask": Verb("ask [options] PROMPT", "answer a prompt of one line", REQUEST_OPTIONS),
     "reset": Verb("reset", "forget the conversation of --chat"),
     "unload": Verb("unload", "close the engine and free its memory"),
@@ -139,6 +197,9 @@ class RequestOptions:
     system: str | None = None
     raw: bool = False
     chat: bool = False
+    priority: Any = None
+    batch: bool = False
+    samples: int | None = None
     variables: tuple[str, ...] = ()
     out: str | None = None
     markdown: bool | None = None
@@ -172,6 +233,9 @@ def read_request(words: Sequence[str], command: str) -> RequestOptions:
         system=given.get("system"),
         raw=given.get("raw", False),
         chat=given.get("chat", False),
+        priority=given.get("priority"),
+        batch=given.get("batch", False),
+        samples=given.get("samples"),
         variables=tuple(name for group in given.get("vars", []) for name in group),
         out=given.get("out"),
         markdown=given.get("markdown"),
@@ -228,7 +292,32 @@ def tune_wishes(given: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "keep": not no_keep, "forget": forget}
 
 
+def scheduler_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a scheduler, by the names that the engine has for them.
+
+    Raises
+    ------
+    InvalidRequest
+        For options that exclude each other.
+    """
+    rest = dict(given)
+    sealed, refill = rest.pop("sealed", False), rest.pop("refill", False)
+    if sealed and refill:
+        raise InvalidRequest("--sealed and --refill exclude each other")
+    if sealed or refill:
+        rest["sealed"] = sealed
+    if rest.pop(OPT_IN.name, False):
+        rest["experimental"] = True
+    return rest
+
+
 def _check_together(options: RequestOptions) -> None:
+    samples = options.samples
+    if samples is not None and (not isinstance(samples, int) or samples < 1):
+        raise InvalidRequest(f"--samples must be a whole number at least 1, not {samples!r}")
+    if options.chat and (options.batch or samples is not None):
+        flag = "--batch" if options.batch else "--samples"
+        raise InvalidRequest(f"{flag} and --chat exclude each other: a conversation has one answer")
     if options.raw and options.chat:
         raise InvalidRequest("--raw and --chat exclude each other: raw text has no turns")
     if options.raw and options.system is not None:
@@ -244,10 +333,13 @@ def help_text() -> str:
     for title, options in (
         ("Options of %%mtplx and ask, sampling:", SAMPLING_OPTIONS),
         ("Options of %%mtplx and ask, prompt:", PROMPT_OPTIONS),
+        ("Options of %%mtplx and ask, several answers:", BATCH_OPTIONS),
         ("Options of %%mtplx and ask, result:", CELL_OPTIONS),
-        ("Options of load:", LOAD_OPTIONS),
+        ("Options of load:", LOAD_OPTIONS[: -len(SCHEDULER_OPTIONS)]),
+        ("Options of scheduler, and of load --scheduler:", SCHEDULER_OPTIONS),
         ("Options of verify:", VERIFY_OPTIONS),
         ("Options of tune:", TUNE_OPTIONS),
+        ("Options of bench:", BENCH_OPTIONS),
     ):
         lines += [title, *columns([(f"{o.flag} {o.metavar}", o.help) for o in options]), ""]
     lines += textwrap.wrap(

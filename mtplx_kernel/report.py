@@ -6,12 +6,16 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mtplx_kernel.scheduling.options import TAKEN, SchedulerMode
+
 if TYPE_CHECKING:
     from mtplx_kernel.engine.timeline import DecodeWindow
     from mtplx_kernel.models.catalog import ModelListing
 
 WIDTH = 78
 LABEL_WIDTH = 14
+_DOING = ("prefilling", "decoding", "waiting")
+"""What a scheduler's block may count of its requests."""
 
 
 def labelled(rows: Iterable[tuple[str, str]], width: int = WIDTH) -> str:
@@ -160,10 +164,48 @@ def _caches_line(caches: Mapping[str, Any]) -> str:
     return _with_reason(roll, caches.get("reason"))
 
 
-def _scheduler_line(scheduler: Mapping[str, Any]) -> str:
+def scheduler_text(status: Mapping[str, Any]) -> str:
+    """The page of ``%mtplx scheduler``: the mode in force, its settings, and who runs."""
+    return labelled([*_rows(status, ("Scheduler",)), ("Queue", _queue_line(status))])
+
+
+def _scheduler_line(status: Mapping[str, Any]) -> str:
+    scheduler = status["scheduler"]
     mode = str(scheduler["mode"])
-    details = _plain({k.replace("_", " "): v for k, v in scheduler.get(mode, {}).items()})
-    return f"{mode} ({details})" if details else mode
+    settings = [
+        said
+        for name, value in scheduler.get("settings", {}).items()
+        if name in TAKEN[SchedulerMode(mode)] and (said := _setting(name, value))
+    ]
+    line = f"{mode} ({', '.join(settings)})" if settings else mode
+    block = scheduler.get(mode, {})
+    doing = [f"{_waiting(block[key])} {key}" for key in _DOING if block.get(key)]
+    if scheduler.get("finishing"):
+        doing.append(f"once what runs under {scheduler['finishing']} has finished")
+    return _with_reason(line, ", ".join(doing))
+
+
+def _setting(name: str, value: Any) -> str:
+    if name == "sealed":
+        return "sealed" if value else "refill"
+    if isinstance(value, bool):
+        return ""
+    words = name.removesuffix("_ms").replace("_", " ")
+    return f"{words} {value:g} ms" if name.endswith("_ms") else f"{words} {value}"
+
+
+def _waiting(value: Any) -> int:
+    """How many; some modes count who waits by key."""
+    return sum(value.values()) if isinstance(value, Mapping) else int(value)
+
+
+def _prefixes_line(cache: Mapping[str, Any]) -> str:
+    held = f"{size(cache['bytes'])} of {size(cache['limit_bytes'])}"
+    entries = "1 entry" if cache["entries"] == 1 else f"{cache['entries']} entries"
+    asked = cache["hits"] + cache["misses"]
+    found = f"{cache['hits']} of {asked} prompts began as one before"
+    line = f"{entries}, {held}; {found}, {cache['tokens_saved']} tokens saved"
+    return _with_reason(line, cache.get("last_error"))
 
 
 def _queue_line(status: Mapping[str, Any]) -> str:
@@ -203,8 +245,9 @@ _LINES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "Depth": ("depth", _depth_line),
     "Verify cost": ("verify_ms", _costs_line),
     "Caches": ("caches", lambda s: _caches_line(s["caches"])),
-    "Scheduler": ("scheduler", lambda s: _scheduler_line(s["scheduler"])),
+    "Scheduler": ("scheduler", _scheduler_line),
     "Queue": ("queue", _queue_line),
+    "Prefix cache": ("prefix_cache", lambda s: _prefixes_line(s["prefix_cache"])),
     "Memory": ("memory_bytes", _memory_line),
 }
 """The rows of a status by label: the key that each needs, and its text."""

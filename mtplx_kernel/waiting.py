@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,7 +25,7 @@ def wait(handle: Handle, sink: Sink) -> Generation:
     RequestFailed
         If the request ended with an error.
     """
-    with _interrupt_cancels(handle):
+    with interrupt_calls(lambda: _cancels(handle)):
         try:
             try:
                 for piece in handle.pieces():
@@ -53,17 +53,21 @@ def ended(handle: Handle) -> Generation | None:
 
 
 @contextmanager
-def _interrupt_cancels(handle: Handle) -> Iterator[None]:
-    """Make the interrupt a cancel, not an exception: one could strike inside a `print`."""
+def interrupt_calls(act: Callable[[], bool]) -> Iterator[None]:
+    """Make the interrupt a call, not an exception: one could strike inside a `print`.
+
+    Parameters
+    ----------
+    act
+        Called at each interrupt; False lets it be the exception after all.
+    """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
-        if handle.cancel_reason is None and not handle.done:
-            handle.cancel(FinishReason.INTERRUPTED)
-        else:
+        if not act():
             before(number, frame)
 
     signal.signal(signal.SIGINT, on_interrupt)
@@ -71,3 +75,10 @@ def _interrupt_cancels(handle: Handle) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _cancels(handle: Handle) -> bool:
+    if handle.cancel_reason is not None or handle.done:
+        return False
+    handle.cancel(FinishReason.INTERRUPTED)
+    return True

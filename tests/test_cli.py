@@ -76,6 +76,7 @@ def test_version(run: Callable[..., Ran]) -> None:
         (("fetch", "a", "b"), "that is a word too many; write mtplx-kernel fetch MODEL"),
         (("doctor", "--deep"), "unknown option '--deep'; none is allowed here"),
         (("tune", "x", "--max-depth"), "--max-depth needs a value: --max-depth N"),
+        (("bench", "x", "--sealed"), "unknown option '--sealed'; did you mean --head? allowed: "),
         (("tune", "x", "--keep", "--no-keep"), "--keep and --no-keep exclude each other"),
         (("fetch", "no-such-model"), "there is no model 'no-such-model'; allowed are smollm2-135m"),
         (("convert", "x", "y", "--bits", "5"), "--bits is 5; allowed are 4, 6 and 8"),
@@ -143,6 +144,23 @@ def test_tune_writes_the_picture_and_forgets(
     code, _, err = run(*words, "--picture", str(tmp_path / "missing" / "x.png"))
     assert code == 2
     assert err.startswith(f"mtplx-kernel: --picture cannot be written to {tmp_path}")
+
+
+def test_bench_prints_the_page_and_writes_the_picture(
+    run: Callable[..., Ran], folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "schedulers.png"
+    words = ("bench", str(folder), "--prompts", "1", "--max-tokens", "18", "--clients", "1")
+    code, out, err = run(*words, "--modes", "hyper", "--picture", str(file), "--head", "none")
+    assert (code, err) == (0, "")
+    assert out.startswith("best with 1 client: ")
+    assert "\nhyper " in out
+    assert file.read_bytes().startswith(b"\x89PNG")
+    mode = "mtp_cohort_experimental"
+    code, _, err = run(*words, "--modes", mode)
+    assert code == 2
+    assert err.startswith(f"mtplx-kernel: scheduler '{mode}' is experimental and off; to opt in")
+    assert run(*words, "--modes", mode, "--experimental-cohorts")[0] == 0
 
 
 def test_convert_gets_what_was_asked(

@@ -6,6 +6,7 @@ tokens back is starting the next forward earlier, and nothing is copied or rolle
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -103,27 +104,61 @@ class RaggedKVCache:
         )
 
     def _store(self, buffer: mx.array | None, new: mx.array) -> mx.array:
+        """Write the new tokens in place: MLX gives the buffer's memory on, and copies nothing."""
         span = self.span
-        buffer = self._grown(buffer, new)
+        buffer = self._grown(buffer, new, span.end)
         if span.rows == 1:
             start = span.starts[0]
             buffer[span.slots, :, start : start + new.shape[2]] = new
             return buffer
-        index = mx.broadcast_to(span.positions[:, None, :, None], new.shape)
-        if span.rows == self.slots:
-            return mx.put_along_axis(buffer, index, new, axis=2)
-        buffer[span.slots] = mx.put_along_axis(buffer[span.slots], index, new, axis=2)
-        return buffer
+        _, heads, held, dim = buffer.shape
+        flat = buffer.reshape(-1, dim)
+        flat = mx.put_along_axis(flat, span.places(heads, held, dim), new.reshape(-1, dim), axis=0)
+        return flat.reshape(self.slots, heads, held, dim)
 
-    def _grown(self, buffer: mx.array | None, new: mx.array) -> mx.array:
+    def _grown(self, buffer: mx.array | None, new: mx.array, end: int) -> mx.array:
         _, heads, _, dim = new.shape
         held = 0 if buffer is None else buffer.shape[2]
-        if self.span.end <= held:
+        if end <= held:
             assert buffer is not None
             return buffer
-        room = positions(self.span.end, held) - held
+        room = positions(end, held) - held
         fresh = mx.zeros((self.slots, heads, room, dim), new.dtype)
         return fresh if buffer is None else mx.concatenate([buffer, fresh], axis=2)
+
+    @property
+    def room(self) -> int:
+        """How many positions the buffer has."""
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    def resize(self, slots: int, length: int) -> None:
+        """Hold another number of slots, and no more positions than rows of `length` need."""
+        room = min(self.room, positions(length, 0))
+        kept = min(slots, self.slots)
+        self.slots = slots
+        if not room:
+            self.drop()
+            return
+        assert self.keys is not None and self.values is not None
+        self.keys, self.values = (
+            _resized(buffer, slots, kept, room) for buffer in (self.keys, self.values)
+        )
+
+    def take(self, slot: int, start: int, end: int) -> list[mx.array]:
+        """Copies of a row's keys and values from position `start` to `end`."""
+        # A gather: a plain slice would share the buffer's memory, and keep it from being reused.
+        index = mx.array([slot])
+        return [mx.take(buffer[:, :, start:end], index, axis=0) for buffer in self.arrays]
+
+    def put(self, slot: int, start: int, parts: Sequence[mx.array]) -> None:
+        """Write what was taken to a slot, from position `start` on."""
+        for buffer, part in zip(self.arrays, parts, strict=True):
+            if part.shape[2]:
+                buffer[slot : slot + 1, :, start : start + part.shape[2]] = part
+
+    def drop(self) -> None:
+        """Forget all rows."""
+        self.keys = self.values = None
 
     def clear(self, slot: int, start: int = 0) -> None:
         """Zero a slot: masked keys count as 0 times their value, and 0 times NaN is NaN.
@@ -132,7 +167,7 @@ class RaggedKVCache:
         depend on that forward, and would fail again.
         """
         if self.slots == 1 and start == 0:
-            self.keys = self.values = None
+            self.drop()
         elif self.keys is not None and self.values is not None:
             self.keys[slot, :, start:] = 0.0
             self.values[slot, :, start:] = 0.0
@@ -152,6 +187,19 @@ class RaggedKVCache:
         """Bytes that each position of one row takes; 0 before the first forward."""
         return sum(a.nbytes // (a.shape[0] * a.shape[2]) for a in self.arrays)
 
+    def restore(self, slot: int, length: int, saved: list[mx.array]) -> None:
+        """Write the first `length` positions of what was once taken, whatever is here now."""
+        if saved and length:
+            self.keys, self.values = (
+                self._restored(buffer, slot, array[:, :, :length])
+                for buffer, array in zip((self.keys, self.values), saved, strict=True)
+            )
+
+    def _restored(self, buffer: mx.array | None, slot: int, new: mx.array) -> mx.array:
+        buffer = self._grown(buffer, new, new.shape[2])
+        buffer[slot : slot + 1, :, : new.shape[2]] = new
+        return buffer
+
     def contents(self, slot: int, length: int) -> list[mx.array]:
         """A row's first `length` keys and values, for comparisons."""
         return [a[slot, :, :length] for a in self.arrays]
@@ -163,3 +211,12 @@ class RaggedKVCache:
     def state(self) -> Any:
         """The buffers, as mlx-lm's own caches show them."""
         return self.keys, self.values
+
+
+def _resized(buffer: mx.array, slots: int, kept: int, room: int) -> mx.array:
+    _, heads, held, dim = buffer.shape
+    if (slots, room) == (buffer.shape[0], held):
+        return buffer
+    fresh = mx.zeros((slots, heads, room, dim), buffer.dtype)
+    fresh[:kept] = buffer[:kept, :, :room]
+    return fresh

@@ -80,6 +80,30 @@ class RecurrentCache(ArraysCache):
         kept[self._span.slots] = new if all(whole) else _where_rows(whole, new, before)
         return kept
 
+    def resize(self, slots: int, length: int) -> None:
+        """Hold another number of slots."""
+        kept = min(slots, self.slots)
+        self.slots = slots
+        if not length:
+            self.drop()
+        self._committed = [
+            array if array is None or array.shape[0] == slots else _resized(array, slots, kept)
+            for array in self._committed
+        ]
+
+    def take(self, slot: int, start: int, end: int) -> list[mx.array | None]:
+        """Copies of a row's committed states, whatever positions are asked for."""
+        return self.save(slot)
+
+    def put(self, slot: int, start: int, parts: list[mx.array | None]) -> None:
+        """Give a slot the states that were taken."""
+        self.restore(slot, parts)
+
+    def drop(self) -> None:
+        """Forget all states."""
+        self._committed = [None] * len(self._committed)
+        self.cache = [None] * len(self._committed)
+
     def advance(self, N: int) -> None:
         """Nothing to do: lengths are set for each forward, and the span shares them."""
 
@@ -96,12 +120,36 @@ class RecurrentCache(ArraysCache):
         """Bytes held by the committed states."""
         return sum(a.nbytes for a in self._committed if a is not None)
 
+    def save(self, slot: int) -> list[mx.array | None]:
+        """Copies of a row's committed states, shape (1, …) each."""
+        return [None if a is None else mx.array(a[slot : slot + 1]) for a in self._committed]
+
+    def restore(self, slot: int, saved: list[mx.array | None]) -> None:
+        """Make saved states a row's committed ones."""
+        self._committed = [
+            self._restored(old, slot, new) for old, new in zip(self._committed, saved, strict=True)
+        ]
+
+    def _restored(self, old: mx.array | None, slot: int, new: mx.array | None) -> mx.array | None:
+        if new is None:
+            return old
+        # A new object: the old one may be what a forward in flight was shown.
+        kept = mx.zeros((self.slots, *new.shape[1:]), new.dtype) if old is None else mx.array(old)
+        kept[slot : slot + 1] = new
+        return kept
+
     def contents(self, slot: int, length: int) -> list[mx.array]:
         """A row's committed states, for comparisons."""
         return [a[slot] for a in self._committed if a is not None]
 
     def __bool__(self) -> bool:
         return True
+
+
+def _resized(array: mx.array, slots: int, kept: int) -> mx.array:
+    fresh = mx.zeros((slots, *array.shape[1:]), array.dtype)
+    fresh[:kept] = array[:kept]
+    return fresh
 
 
 def _where_rows(choose: list[bool], yes: mx.array, no: mx.array) -> mx.array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -16,9 +17,19 @@ from mlx_lm.models.cache import (
 )
 
 from mtplx_kernel.caching.footprint import Footprint
+from mtplx_kernel.caching.prefix import Buffers, States
 from mtplx_kernel.caching.ragged import RaggedKVCache
 from mtplx_kernel.caching.recurrent import RecurrentCache
 from mtplx_kernel.caching.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A row of `length` tokens goes from one slot to another."""
+
+    source: int
+    slot: int
+    length: int
 
 
 class UnsupportedCache(Exception):
@@ -66,6 +77,43 @@ class SlotCaches:
             leaf.clear(slot, start)
 
     @property
+    def room(self) -> int:
+        """How many positions the buffers have; growing them copies all that they hold."""
+        buffers = [leaf for leaf in self._leaves if isinstance(leaf, RaggedKVCache)]
+        return min((leaf.room for leaf in buffers), default=0)
+
+    def resize(self, slots: int, length: int) -> None:
+        """Hold another number of slots, with buffers no longer than rows of `length` tokens need.
+
+        Rows in slots that are no more are lost, and with a length of 0 all of them.
+        """
+        self.slots = slots
+        for leaf in self._leaves:
+            leaf.resize(slots, length)
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Move rows, all at once: what a slot held before is lost unless it moves too."""
+        taken = [[leaf.take(m.source, 0, m.length) for leaf in self._leaves] for m in moves]
+        # Evaluated first, nothing refers to the buffers any more, and they are written in place.
+        mx.eval(taken)
+        for m, parts in zip(moves, taken, strict=True):
+            for leaf, part in zip(self._leaves, parts, strict=True):
+                leaf.put(m.slot, 0, part)
+
+    def copy(self, source: int, slots: Sequence[int], start: int, end: int) -> None:
+        """Copy a row's positions `start` to `end`, and its committed states, to other slots."""
+        parts = [leaf.take(source, start, end) for leaf in self._leaves]
+        mx.eval(parts)
+        for slot in slots:
+            for leaf, part in zip(self._leaves, parts, strict=True):
+                leaf.put(slot, start, part)
+
+    def drop(self) -> None:
+        """Forget all rows and give their memory back."""
+        for leaf in self._leaves:
+            leaf.drop()
+
+    @property
     def arrays(self) -> list[mx.array]:
         """All arrays, to evaluate after a forward."""
         return [array for leaf in self._leaves for array in leaf.arrays]
@@ -85,6 +133,23 @@ class SlotCaches:
             position=sum(leaf.position_bytes for leaf in buffers),
         )
 
+    def save(self, slot: int, length: int) -> Buffers:
+        """Copies of what a row's first `length` tokens have in the attention layers."""
+        return [leaf.take(slot, 0, length) for leaf in self._leaves if _cuts(leaf)]
+
+    def save_states(self, slot: int) -> States:
+        """Copies of a row's recurrent states."""
+        return [leaf.save(slot) for leaf in self._leaves if not _cuts(leaf)]
+
+    def restore(self, slot: int, length: int, buffers: Buffers, states: States) -> None:
+        """Make a row what was saved of one, up to `length` tokens."""
+        cut = [leaf for leaf in self._leaves if _cuts(leaf)]
+        for leaf, arrays in zip(cut, buffers, strict=True):
+            leaf.restore(slot, length, arrays)
+        whole = [leaf for leaf in self._leaves if not _cuts(leaf)]
+        for leaf, state in zip(whole, states, strict=True):
+            leaf.restore(slot, state)
+
     def contents(self, slot: int, length: int) -> list[mx.array]:
         """Everything a row of `length` tokens has in the caches, for comparisons."""
         return [array for leaf in self._leaves for array in leaf.contents(slot, length)]
@@ -96,6 +161,7 @@ class StockCaches:
     rollback = False
     recurrent = False
     slots = 1
+    room = 0
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -115,6 +181,15 @@ class StockCaches:
     def clear(self, slot: int, start: int = 0) -> None:
         """Forget the row."""
         self.layers = []
+
+    def drop(self) -> None:
+        """Forget the row."""
+        self.layers = []
+
+    def resize(self, slots: int, length: int) -> None:
+        """Refuse a second row."""
+        if slots > 1:
+            raise UnsupportedCache("these caches hold one row")
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -160,3 +235,7 @@ def _leaves(caches: list[Any]) -> Iterator[Any]:
             yield from _leaves(list(cache.caches))
         else:
             yield cache
+
+
+def _cuts(leaf: Any) -> bool:
+    return isinstance(leaf, RaggedKVCache)

@@ -29,6 +29,7 @@ class Span:
         self.rows = len(self.starts)
         self.end = max(self.starts) + self.width
         self._masks: dict[tuple[int | None, int], mx.array] = {}
+        self._places: dict[tuple[int, int, int], mx.array] = {}
 
     @property
     def slots(self) -> slice:
@@ -54,6 +55,22 @@ class Span:
     def positions(self) -> mx.array:
         """Absolute positions of the new tokens, shape (rows, width)."""
         return mx.array(self.starts)[:, None] + mx.arange(self.width)
+
+    def places(self, heads: int, held: int, dim: int) -> mx.array:
+        """Where new tokens go in a buffer (slots, heads, held, dim), flat but for the last axis.
+
+        Returns
+        -------
+        mx.array
+            Shape (rows * heads * width, dim), the same number along the last axis.
+        """
+        known = self._places.get((heads, held, dim))
+        if known is None:
+            lines = mx.arange(self.first * heads, (self.first + self.rows) * heads) * held
+            lines = lines.reshape(self.rows, heads, 1) + self.positions[:, None]
+            known = mx.broadcast_to(lines.reshape(-1, 1), (lines.size, dim))
+            self._places[heads, held, dim] = known
+        return known
 
     def visible(self, window: int | None, first_key: int = 0) -> mx.array:
         """Boolean mask, true where a new token may attend a cached key.

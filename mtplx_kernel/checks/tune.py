@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from mtplx_kernel.checks.asking import ask
 from mtplx_kernel.checks.progress import progress_bar
-from mtplx_kernel.checks.prompts import CheckPrompt, first_prompts, whole
+from mtplx_kernel.checks.prompts import first_prompts, whole
+from mtplx_kernel.checks.rounds import LEAST_TOKENS, MAX_TOKENS, encoded, in_turn
 from mtplx_kernel.checks.tune_report import Setting, TuneReport, TuneRow, best_of
 from mtplx_kernel.decoding.params import MAX_DEPTH
 from mtplx_kernel.engine.defaults import TUNED
-from mtplx_kernel.engine.prompts import PromptEncoder
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.models.measured import Tuned, keep_tuned
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from mtplx_kernel.engine.request import Generation
 
 DEEPEST = 4
-MAX_TOKENS = 48
-LEAST_TOKENS = MAX_DEPTH + 2
-"""A first cycle may give all its drafts and one token more: one has to come after it."""
 ROUNDS = 2
 LEAD = 1.02
 """A fixed depth must be this much faster than the engine's own choice, which adapts to new text."""
@@ -101,7 +98,7 @@ def tune(
     questions = first_prompts(prompts)
     if engine.mode_reason is not None:
         raise InvalidRequest(f"there is no depth to tune: {engine.mode_reason}")
-    ids = _encoded(engine, questions, length)
+    ids = encoded(engine, questions, length)
     fixed = [Setting("mtp", depth) for depth in range(1, deepest + 1)]
     settings = [Setting("ar", 0), *fixed, Setting("mtp", None)]
     started = time.perf_counter()
@@ -159,18 +156,6 @@ def _own_choice(engine: Engine) -> Iterator[None]:
             engine.set_default_depth(before, reason)
 
 
-def _encoded(engine: Engine, prompts: Sequence[CheckPrompt], length: int) -> list[tuple[int, ...]]:
-    encoder = PromptEncoder(engine.tokenizer, engine.facts)
-    ids = [encoder.encode(prompt.text) for prompt in prompts]
-    room = engine.facts.context_length - max(len(prompt) for prompt in ids)
-    if length > room:
-        raise InvalidRequest(
-            f"max_tokens must be at most {room}, what {engine.name} has room for after the "
-            f"longest prompt, not {length}"
-        )
-    return ids
-
-
 def _run_all(
     engine: Engine,
     settings: Sequence[Setting],
@@ -197,16 +182,9 @@ def _run_all(
         run(setting, prompts[0])
     for turn in range(ROUNDS):
         for place, prompt in enumerate(prompts):
-            for setting in _in_turn(settings, turn + place):
+            for setting in in_turn(settings, turn + place):
                 runs[setting][place].append(run(setting, prompt))
     return runs
-
-
-def _in_turn(settings: Sequence[Setting], place: int) -> list[Setting]:
-    """The settings, beginning at another one each time, every other time backwards."""
-    first = place // 2 % len(settings)
-    order = [*settings[first:], *settings[:first]]
-    return order[::-1] if place % 2 else order
 
 
 def _row(setting: Setting, runs: Runs) -> TuneRow:

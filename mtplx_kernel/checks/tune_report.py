@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from mtplx_kernel.checks.layout import Sheet, html_page, text_page
-from mtplx_kernel.checks.picture import picture
+from mtplx_kernel.checks.picture import Bar, as_html, picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +100,15 @@ class TuneReport:
         printer.text(str(self))
 
     def _repr_png_(self) -> bytes | None:
-        return picture(self.model, self.rows, self.best)
+        bars = tuple(
+            Bar(row.setting.name, row.ratio, row.tok_s, row.setting == self.best)
+            for row in self.rows
+        )
+        return picture(self.model, "times the speed of mode ar", bars)
 
     def _repr_html_(self) -> str:
         page = html_page(self.verdict, self._facts, [self._sheet])
-        drawn = self._repr_png_()
-        if drawn is None:
-            return page
-        source = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
-        alt = escape(self.description)
-        return f'{page}<img alt="{alt}" src="{source}" style="max-width:100%">'
+        return page + as_html(self._repr_png_(), self.description)
 
     @property
     def description(self) -> str:

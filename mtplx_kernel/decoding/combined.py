@@ -6,50 +6,69 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from mtplx_kernel.decoding.budget import Offer, allot
+from mtplx_kernel.decoding.depth import Costs
 from mtplx_kernel.decoding.drafting import Drafts
 from mtplx_kernel.decoding.head_drafting import HeadDrafter
-from mtplx_kernel.decoding.lookup import LookupDrafter
-from mtplx_kernel.decoding.params import Acceptance
+from mtplx_kernel.decoding.lookup import LookupDrafter, settled
+from mtplx_kernel.decoding.pool import PoolDrafter
 from mtplx_kernel.decoding.row import Row
 
 
 class CombinedDrafter:
-    """A head, and the request's own text.
+    """A head, and texts to copy from.
 
     Parameters
     ----------
     head
         Drafts at the price of a forward.
-    lookup
-        Drafts for nothing, where the text repeats itself.
+    text
+        Drafts for nothing, where texts repeat themselves.
     """
 
-    name = "head, lookup"
-
-    def __init__(self, head: HeadDrafter, lookup: LookupDrafter) -> None:
+    def __init__(self, head: HeadDrafter, text: LookupDrafter | PoolDrafter) -> None:
+        self.name = f"{head.name}, {text.name}"
         self.head = head
-        self.lookup = lookup
+        self.text = text
         self._by_head: set[str] = set()
+
+    @property
+    def costs(self) -> Costs:
+        """What the parts of a cycle cost."""
+        return self.head.costs
+
+    @costs.setter
+    def costs(self, costs: Costs) -> None:
+        self.head.costs = self.text.costs = costs
 
     def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
         """Pass the target's states on."""
         self.head.see(rows, starts, features)
+        self.text.see(rows, starts, features)
 
     def catch_up(self, rows: Sequence[Row]) -> None:
         """Let the head work off what it saw."""
         self.head.catch_up(rows)
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
-        """Plan with both, and let the better one draft, row by row."""
-        guesses = self.lookup.guess(rows, depths)
-        choices = self.head.plan(rows, depths)
+        """Share the verify out over what both offer, and let the better one draft, row by row."""
+        sources = self.text.sources(rows, depths)
+        made = self.head.offers(rows, depths)
+        offers: list[list[Offer]] = [
+            own if own and settled(row) else own + [source.offer for source in copies]
+            for row, own, copies in zip(rows, made, sources, strict=True)
+        ]
+        pending = [len(row.ids) - row.committed for row in rows]
+        shares = self.head.probed(rows, made, allot(self.costs, pending, offers))
         known: list[list[int] | None] = []
-        counts: list[int] = []
-        for row, guess, choice in zip(rows, guesses, choices, strict=True):
-            by_head = choice.depth > 0 and (choice.value >= guess.value or _settled(row))
-            known.append(None if by_head else guess.ids)
-            counts.append(choice.depth if by_head else len(guess.ids))
+        for row, share, own, copies in zip(rows, shares, made, sources, strict=True):
+            by_head = share.offer is not None and share.offer < len(own)
+            if by_head or share.offer is None:
+                known.append(None if by_head else [])
+            else:
+                known.append(copies[share.offer - len(own)].copy(share.count))
             (self._by_head.add if by_head else self._by_head.discard)(row.request_id)
+        counts = [share.count for share in shares]
         computed = self.head.drafts(
             rows, [n if ids is None else 0 for n, ids in zip(counts, known, strict=True)]
         )
@@ -57,21 +76,23 @@ class CombinedDrafter:
 
     def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:
         """The text is judged by every token, the head by its own drafts."""
-        self.lookup.observe(row, drafted, tokens)
+        self.text.observe(row, drafted, tokens)
         self.head.observe(row, drafted if row.request_id in self._by_head else 0, tokens)
 
     def release(self, row: Row, *, wipe: bool = False) -> None:
         """Forget the row."""
         self._by_head.discard(row.request_id)
         self.head.release(row, wipe=wipe)
-        self.lookup.release(row)
+        self.text.release(row)
 
+    def resize(self, slots: int, length: int) -> None:
+        """The head's caches have as many slots as the target's."""
+        self.head.resize(slots, length)
 
-def _settled(row: Row) -> bool:
-    """Whether drafts must come from the same place every time.
+    def move(self, moves: Sequence[tuple[Row, int]]) -> None:
+        """Move what the head knows."""
+        self.head.move(moves)
 
-    Under the rules that are not coupled the ids depend on the drafter; with a depth of its own such
-    a request is repeatable only if no earlier request has a say in which one drafts.
-    """
-    params = row.params
-    return params.depth is not None and params.acceptance is not Acceptance.COUPLED
+    def recover(self) -> bool:
+        """Whether the head's caches are whole."""
+        return self.head.recover()

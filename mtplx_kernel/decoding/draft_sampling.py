@@ -15,7 +15,7 @@ import mlx.core as mx
 from mtplx_kernel.decoding.acceptance import draft_noise
 from mtplx_kernel.decoding.params import Acceptance
 from mtplx_kernel.decoding.row import Row
-from mtplx_kernel.decoding.sampling import Draw, finite, noise, penalised, shaped
+from mtplx_kernel.decoding.sampling import COLDEST, Draw, finite, noise, penalised, shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def draw_drafts(
     vocabulary
         How many ids there are.
     """
-    if all(row.params.greedy and not row.params.penalised for row in rows):
+    if all(row.drawn.greedy and not row.params.penalised for row in rows):
         chosen = mx.argmax(logits, axis=-1)
         logprobs: list[mx.array | None] = [None] * len(rows)
     else:
@@ -63,20 +63,47 @@ def draw_drafts(
     return Drawn(mx.where(finite(logits), tokens.astype(mx.int32), mx.array(-1)), logprobs)
 
 
+def rank_drafts(
+    logits: mx.array, columns: mx.array | None, vocabulary: int, row: Row, count: int
+) -> mx.array:
+    """Several first drafts of one row: the one it has alone, then those that are likeliest instead.
+
+    Parameters
+    ----------
+    logits
+        float32, shape (1, columns).
+    count
+        How many, at least 2.
+
+    Returns
+    -------
+    mx.array
+        int32, shape (count,), all different; -1 where the logits are not finite.
+    """
+    alone, _ = _draw_row(logits, columns, vocabulary, row, 0)
+    scores = _penalised(logits, columns, vocabulary, row, 0)[0]
+    if not row.drawn.greedy:
+        # Without the filters: what they rule out for the head they may leave to the target.
+        gumbel = noise(row.seed, len(row.ids), vocabulary)
+        scores = scores / max(row.drawn.temperature, COLDEST)
+        scores = scores + (gumbel if columns is None else gumbel[columns])
+    scores = mx.where(mx.arange(scores.size) == alone, -mx.inf, scores)
+    others = mx.argpartition(-scores, kth=count - 2)[: count - 1]
+    chosen = mx.concatenate([alone, others[mx.argsort(-scores[others])]])
+    tokens = chosen if columns is None else columns[chosen]
+    return mx.where(finite(logits), tokens.astype(mx.int32), mx.array(-1))
+
+
 def _draw_row(
     logits: mx.array, columns: mx.array | None, vocabulary: int, row: Row, depth: int
 ) -> tuple[mx.array, mx.array | None]:
     """A row's draft as a column, shape (1,), and what it was drawn from."""
-    params, position = row.params, len(row.ids) + depth
-    if params.penalised:
-        # The drafts before this one are not known here: leaving them out costs acceptance only.
-        whole = _widened(logits, columns, vocabulary)
-        whole = penalised(whole, Draw(params, row.seed, position, row.ids, 1))
-        logits = whole if columns is None else whole[:, columns]
-    if params.greedy:
+    position = len(row.ids) + depth
+    logits = _penalised(logits, columns, vocabulary, row, depth)
+    if row.drawn.greedy:
         return mx.argmax(logits, axis=-1), None
-    scores = shaped(logits, params)
-    coupled = params.acceptance is Acceptance.COUPLED
+    scores = shaped(logits, row.drawn)
+    coupled = row.params.acceptance is Acceptance.COUPLED
     if coupled:
         gumbel = noise(row.seed, position, vocabulary)
         return mx.argmax(scores + (gumbel if columns is None else gumbel[columns]), axis=-1), None
@@ -84,6 +111,19 @@ def _draw_row(
     return mx.argmax(scores + gumbel, axis=-1), (
         scores - mx.logsumexp(scores, axis=-1, keepdims=True)
     )[0]
+
+
+def _penalised(
+    logits: mx.array, columns: mx.array | None, vocabulary: int, row: Row, depth: int
+) -> mx.array:
+    """A row's logits after its penalties, by column."""
+    params = row.params
+    if not params.penalised:
+        return logits
+    # The drafts before this one are not known here: leaving them out costs acceptance only.
+    whole = _widened(logits, columns, vocabulary)
+    whole = penalised(whole, Draw(params, row.seed, len(row.ids) + depth, row.ids, 1))
+    return whole if columns is None else whole[:, columns]
 
 
 def _widened(logits: mx.array, columns: mx.array | None, vocabulary: int) -> mx.array:

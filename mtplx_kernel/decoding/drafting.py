@@ -60,6 +60,16 @@ class Drafts:
         """No drafts."""
         return cls.of([[] for _ in range(rows)])
 
+    def check(self, depths: Sequence[int], vocabulary: int) -> None:
+        """Raise ValueError if a row has more drafts than its depth, or one that is no id."""
+        for count, ids, depth in zip(self.counts, self.known, depths, strict=True):
+            if ids is None and count > depth:
+                raise ValueError(f"proposed {count} drafts, not at most {depth}")
+            if ids is not None and (
+                not len(ids) == count <= depth or any(not 0 <= d < vocabulary for d in ids)
+            ):
+                raise ValueError(f"proposed {ids!r}, not at most {depth} ids below {vocabulary}")
+
 
 class Drafter(Protocol):
     """What the decode step asks of a drafter."""
@@ -93,3 +103,29 @@ class Drafter(Protocol):
     def release(self, row: Row, *, wipe: bool = False) -> None:
         """Forget a row that ended; `wipe` where a forward of it failed."""
         ...
+
+    def resize(self, slots: int, length: int) -> None:
+        """Have as many slots as the target's caches, for rows of at most `length` tokens."""
+        ...
+
+    def move(self, moves: Sequence[tuple[Row, int]]) -> None:
+        """Follow rows to other slots, all at once; each row still has its old one."""
+        ...
+
+    def recover(self) -> bool:
+        """After a failed forward: whether all is whole; if not, all rows are forgotten."""
+        ...
+
+
+class Slotless:
+    """A drafter without caches has nothing to do where rows come, go and move."""
+
+    def resize(self, slots: int, length: int) -> None:
+        """Nothing lives in slots."""
+
+    def move(self, moves: Sequence[tuple[Row, int]]) -> None:
+        """Nothing lives in slots."""
+
+    def recover(self) -> bool:
+        """Nothing can be lost."""
+        return True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import mlx.core as mx
 
@@ -16,8 +17,14 @@ from mtplx_kernel.models.target import Target
 CHECK_IDS = (1, 5, 2, 7, 3, 6)
 CHECK_COSINE = 0.98
 CURVE_BLOCKS = (1, 2, 4, 8, 17)
-CURVE_ROUNDS = 2
+LANE_BLOCKS = (1, 2, 4, 8)
+LEAST_ROUNDS = 2
+MOST_ROUNDS = 5
+PATIENCE_S = 2.0
+"""No more rounds than the least after that."""
 STEADY = 1.25
+POSITIONS = (8, 64)
+"""Logits of so many positions are timed to tell what one more takes."""
 LAUNCHES = 4
 HEAD_IDS = (1, 5, 2)
 """As many pairs as a cycle commonly brings."""
@@ -57,7 +64,7 @@ def decode_timer(target: Target, caches: Caches) -> Callable[[], float]:
 
     def run() -> float:
         blocks = (1, 4) if caches.rollback else (1,)
-        return sum(_seconds(target, caches, block) for block in blocks)
+        return sum(_seconds(target, caches, 1, block) for block in blocks)
 
     return run
 
@@ -78,17 +85,67 @@ def measure_costs(target: Target, caches: Caches, *, look_ahead: bool) -> tuple[
     """
 
     def timed(block: int) -> float:
-        return _seconds(target, caches, block, LAUNCHES if look_ahead and block == 1 else 1)
+        return _seconds(target, caches, 1, block, LAUNCHES if look_ahead and block == 1 else 1)
 
-    for block in CURVE_BLOCKS:
-        timed(block)
-    rounds = [[timed(block) for block in CURVE_BLOCKS] for _ in range(CURVE_ROUNDS)]
-    blocks = list(zip(*rounds, strict=True))
-    steady = all(max(times) <= STEADY * min(times) for times in blocks)
-    return CostCurve(CURVE_BLOCKS, tuple(min(times) for times in blocks)), steady
+    seconds, steady = _least(timed, CURVE_BLOCKS)
+    return CostCurve(CURVE_BLOCKS, seconds), steady
 
 
-def measure_head(head: Head, caches: SlotCaches, target: Target) -> dict[str, float]:
+def measure_lane(target: Target, rows: int, *, look_ahead: bool) -> tuple[CostCurve, bool]:
+    """The same for several rows, in caches of its own: what runs in others is left alone.
+
+    Returns
+    -------
+    tuple
+        The curve, which never falls, and whether it was steady.
+    """
+    caches = SlotCaches(target.model, rows)
+
+    def timed(block: int) -> float:
+        return _seconds(target, caches, rows, block, LAUNCHES if look_ahead and block == 1 else 1)
+
+    seconds, steady = _least(timed, LANE_BLOCKS)
+    return CostCurve(LANE_BLOCKS, tuple(accumulate(seconds, max))), steady
+
+
+def measure_position(target: Target) -> float:
+    """Seconds that the logits of one position more take."""
+    few, many = POSITIONS
+    hidden = target.forward(mx.zeros((1, many), mx.int32), None)[0]
+    mx.eval(hidden)
+
+    def timed(count: int) -> float:
+        start = time.perf_counter()
+        mx.eval(target.logits(hidden[:count]))
+        return time.perf_counter() - start
+
+    (fewer, more), _ = _least(timed, POSITIONS)
+    return max(0.0, more - fewer) / (many - few)
+
+
+def _least(timed: Callable[[int], float], sizes: Sequence[int]) -> tuple[tuple[float, ...], bool]:
+    """The least times of a few rounds, after one that warms up.
+
+    Returns
+    -------
+    tuple
+        A time for each size, and whether the least two of each agree; rounds are added until they
+        do, as long as there is hope.
+    """
+    for size in sizes:
+        timed(size)
+    rounds: list[list[float]] = []
+    steady, end = False, time.perf_counter() + PATIENCE_S
+    while len(rounds) < LEAST_ROUNDS or (
+        not steady and len(rounds) < MOST_ROUNDS and time.perf_counter() < end
+    ):
+        rounds.append([timed(size) for size in sizes])
+        best = [sorted(times)[:2] for times in zip(*rounds, strict=True)]
+        steady = all(times[-1] <= STEADY * times[0] for times in best)
+    return tuple(times[0] for times in best), steady
+
+
+def measure_head(head: Head, caches: SlotCaches, target: Target, rows: int = 1) -> dict[str, float]:
     """Time the parts of drafting with a head, as `HeadCost` names them, in seconds.
 
     Parameters
@@ -97,19 +154,21 @@ def measure_head(head: Head, caches: SlotCaches, target: Target) -> dict[str, fl
         The head's.
     target
         Has its states tapped for the head.
+    rows
+        How many draft together.
     """
-    hidden = target.forward(mx.array([HEAD_IDS]), None)
-    features = target.features(hidden)
-    own = mx.zeros_like(head.feed(features, mx.array([HEAD_IDS]), caches.begin(_span(0))))
+    ids = mx.array([HEAD_IDS] * rows)
+    features = target.features(target.forward(ids, None))
+    own = mx.zeros_like(head.feed(features, ids, caches.begin(_span(rows, 0, len(HEAD_IDS)))))
     mx.eval(features, own)
 
     def first() -> mx.array:
-        states = head.feed(features, mx.array([HEAD_IDS]), caches.begin(_span(0)))
+        states = head.feed(features, ids, caches.begin(_span(rows, 0, len(HEAD_IDS))))
         return mx.argmax(head.logits(states[:, -1]), axis=-1)
 
     def step() -> mx.array:
-        cache = caches.begin(_span(len(HEAD_IDS), 1))
-        states = head.recur(own[:, :1], mx.array([HEAD_IDS[:1]]), cache)
+        cache = caches.begin(_span(rows, len(HEAD_IDS), 1))
+        states = head.recur(own[:, :1], ids[:, :1], cache)
         return mx.argmax(head.logits(states[:, -1]), axis=-1)
 
     def timed(part: Callable[[], mx.array]) -> float:
@@ -122,18 +181,22 @@ def measure_head(head: Head, caches: SlotCaches, target: Target) -> dict[str, fl
     return dict(zip(("first", "step"), map(min, zip(*rounds, strict=True)), strict=True))
 
 
-def _span(start: int, count: int = 0) -> Span:
-    return Span(0, [start], [count or len(HEAD_IDS)])
+def _span(rows: int, start: int, count: int) -> Span:
+    return Span(0, [start] * rows, [count] * rows)
 
 
-def _seconds(target: Target, caches: Caches, block: int, launches: int = 1) -> float:
-    """Seconds of a forward over `block` tokens, launched so many times before the last is read."""
+def _seconds(target: Target, caches: Caches, rows: int, block: int, launches: int = 1) -> float:
+    """Seconds of a verify of `block` tokens a row, launched so often before the last is read."""
     start = time.perf_counter()
+    # Different ids: experts are chosen by token, and equal ones would read fewer of them.
+    tokens = [
+        [(7 * (i + block * r) + 1) % target.vocabulary for i in range(block)] for r in range(rows)
+    ]
     for n in range(launches):
-        # Different ids: experts are chosen by token, and equal ones would read fewer of them.
-        ids = [(7 * i + 1) % target.vocabulary for i in range(block)]
-        logits = _launch(target, caches, n * block, ids)
-        caches.commit([True])
+        hidden = target.forward(mx.array(tokens), caches.begin(_span(rows, n * block, block)))
+        logits = target.logits(hidden.reshape(-1, hidden.shape[-1]))
+        mx.async_eval(logits, caches.arrays)
+        caches.commit([True] * rows)
     mx.eval(logits)
     return (time.perf_counter() - start) / launches
 
@@ -153,15 +216,9 @@ def _agrees(target: Target, ragged: SlotCaches, stock: StockCaches) -> bool:
 def _feed(
     target: Target, caches: Caches, start: int, ids: list[int], whole: bool = True
 ) -> mx.array:
-    logits = _launch(target, caches, start, ids)
+    """The last one's logits, of a feed that is right as a whole or not."""
+    hidden = target.forward(mx.array([ids]), caches.begin(_span(1, start, len(ids))))
+    logits = target.logits(hidden[0, -1:])
     mx.eval(logits, caches.arrays)
     caches.commit([whole])
     return logits[0]
-
-
-def _launch(target: Target, caches: Caches, start: int, ids: list[int]) -> mx.array:
-    span = Span(0, [start], [len(ids)])
-    hidden = target.forward(mx.array([ids]), caches.begin(span))
-    logits = target.logits(hidden[0, -1:])
-    mx.async_eval(logits, caches.arrays)
-    return logits

@@ -86,15 +86,23 @@ class Verdict:
         What was drafted.
     tokens
         The accepted drafts and the token after them; -1 where its logits are not finite.
+    bonus
+        Whether that token is taken; if not, the last draft is fed again to find it.
     """
 
     drafts: list[int]
     tokens: list[int]
+    bonus: bool = True
 
     @property
     def accepted(self) -> int:
         """How many drafts were accepted."""
         return len(self.tokens) - 1
+
+    @property
+    def taken(self) -> list[int]:
+        """The tokens that the row gets."""
+        return self.tokens if self.bonus else self.tokens[:-1]
 
 
 @dataclass(slots=True)
@@ -170,15 +178,16 @@ class Flight:
             found.append(numbers[start:end])
             start = end
         verdicts = []
-        for count, judged, ids, own in zip(
-            self.counts, self.judged, self.known, found, strict=True
+        for row, count, judged, ids, own in zip(
+            self.rows, self.counts, self.judged, self.known, found, strict=True
         ):
             if ids is None:
                 ids, start = numbers[start : start + count], start + count
             accepted = own[0] if judged else _agreement(ids, own)
             kept = [max(i, 0) for i in ids[:accepted]]
             tokens = [*kept, own[1]] if judged else own[: accepted + 1]
-            verdicts.append(Verdict(ids, tokens))
+            omitted = row.omit_bonus and 0 < len(ids) == accepted
+            verdicts.append(Verdict(ids, tokens, not omitted))
         return verdicts
 
 

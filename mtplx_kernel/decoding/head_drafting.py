@@ -8,10 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from mtplx_kernel.caching.slots import SlotCaches
+from mtplx_kernel.caching.prefix import Buffers, HeadMark
+from mtplx_kernel.caching.slots import Move, SlotCaches
 from mtplx_kernel.caching.span import Span
-from mtplx_kernel.decoding.depth import FLAT, PROBE_EVERY, Choice, CostCurve, Ladder, best_depth
-from mtplx_kernel.decoding.draft_sampling import Drawn, draw_drafts
+from mtplx_kernel.decoding.budget import Allotment, Offer, allot
+from mtplx_kernel.decoding.depth import COMMON_WEIGHT, PROBE_EVERY, Costs, Ladder
+from mtplx_kernel.decoding.draft_sampling import Drawn, draw_drafts, rank_drafts
 from mtplx_kernel.decoding.drafting import Computed, Drafts
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.heads.base import Head
@@ -21,26 +23,6 @@ FIRST_PRIOR = 0.65
 LONG_DECAY = 0.998
 FEED_AT = 16
 """Known pairs that a row may collect before the head is fed with them, drafts or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadCost:
-    """What the head's forwards cost, in plain decodes of the target.
-
-    Attributes
-    ----------
-    first
-        The pass over a cycle's new pairs, and its draft.
-    step
-        Each further draft.
-    """
-
-    first: float = 0.0
-    step: float = 0.0
-
-    def of(self, depth: int) -> float:
-        """What `depth` drafts cost."""
-        return self.first + (depth - 1) * self.step if depth else 0.0
 
 
 @dataclass(slots=True)
@@ -78,10 +60,8 @@ class HeadDrafter:
         Its caches, with a slot for each of the target's.
     vocabulary
         How many ids the target knows.
-    curve
-        What a verify costs.
-    cost
-        What the head costs.
+    costs
+        What the parts of a cycle cost.
     """
 
     name = "head"
@@ -91,16 +71,14 @@ class HeadDrafter:
         head: Head,
         caches: SlotCaches,
         vocabulary: int,
-        curve: CostCurve = FLAT,
-        cost: HeadCost | None = None,
+        costs: Costs | None = None,
     ) -> None:
         self.head = head
         self.caches = caches
+        self.costs = costs or Costs()
         self._vocabulary = vocabulary
-        self._curve = curve
-        self._cost = cost or HeadCost()
         self._states: dict[str, _State] = {}
-        self._ladder = Ladder(LONG_DECAY)
+        self._ladder = Ladder(LONG_DECAY, COMMON_WEIGHT)
 
     def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
         """Keep the states until the tokens after them are known."""
@@ -123,9 +101,36 @@ class HeadDrafter:
                 self._start()
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
-        """Plan drafts for each row."""
-        counts = [choice.depth for choice in self.plan(rows, depths)]
-        return self.drafts(rows, counts)
+        """Plan drafts for each row, as many as make all together fastest."""
+        offers = self.offers(rows, depths)
+        pending = [len(row.ids) - row.committed for row in rows]
+        shares = self.probed(rows, offers, allot(self.costs, pending, offers))
+        return self.drafts(rows, [share.count for share in shares])
+
+    def offers(self, rows: Sequence[Row], depths: Sequence[int]) -> list[list[Offer]]:
+        """What the head can draft for each row: one offer, or none."""
+        return [self._offer(row, depth) for row, depth in zip(rows, depths, strict=True)]
+
+    def probed(
+        self, rows: Sequence[Row], offers: Sequence[Sequence[Offer]], shares: list[Allotment]
+    ) -> list[Allotment]:
+        """Let rows without drafts have one where it is long since one was verified.
+
+        Parameters
+        ----------
+        offers
+            Of each row the head's, which is its first of all.
+        shares
+            What each row is to get.
+        """
+        due = [
+            bool(own) and not share.count and self._due(row)
+            for row, own, share in zip(rows, offers, shares, strict=True)
+        ]
+        if any(due) and not any(share.count for share in shares):
+            # The forwards are paid for: rows that are not due yet need none of their own soon.
+            due = [bool(own) for own in offers]
+        return [Allotment(1, 0) if d else s for d, s in zip(due, shares, strict=True)]
 
     def drafts(self, rows: Sequence[Row], counts: list[int]) -> Drafts:
         """Drafts of these depths, to be computed."""
@@ -134,9 +139,28 @@ class HeadDrafter:
         known: list[list[int] | None] = [None if count else [] for count in counts]
         return Drafts(counts, known, lambda: self._compute(rows, counts))
 
-    def plan(self, rows: Sequence[Row], depths: Sequence[int]) -> list[Choice]:
-        """The depth of each row that promises most."""
-        return [self._choose(row, depth) for row, depth in zip(rows, depths, strict=True)]
+    @property
+    def rates(self) -> list[float]:
+        """Chances that draft i is right given that those before it were, over all rows so far."""
+        return self._ladder.given([FIRST_PRIOR])
+
+    def fork(self, rows: Sequence[Row], count: int) -> Drafts:
+        """Drafts for one row and its twins: each goes on from another first draft.
+
+        Parameters
+        ----------
+        rows
+            The row and then its twins, which have its ids, in neighbouring slots.
+        """
+        known: list[list[int] | None] = [None] * len(rows)
+        return Drafts([count] * len(rows), known, lambda: self._compute_forks(rows, count))
+
+    def adopt(self, rows: Sequence[Row], best: Row) -> None:
+        """Let the first row have the states seen for `best`, one of its twins; forget the rest."""
+        if self._state(best).seen:
+            self._state(rows[0]).seen[-1] = self._state(best).seen[-1]
+        for twin in rows[1:]:
+            self._state(twin).seen = []
 
     def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:
         """Update the rates of the depths that were verified."""
@@ -150,22 +174,63 @@ class HeadDrafter:
         """Forget the row; after a failure its slot may hold anything."""
         self._states.pop(row.request_id, None)
         if wipe or row.draft_error is not None:
-            self.caches.clear(row.slot)
+            self.caches.clear(row.place)
 
-    def _choose(self, row: Row, most: int) -> Choice:
+    def resize(self, slots: int, length: int) -> None:
+        """Have as many slots as the target's caches."""
+        self.caches.resize(slots, length)
+
+    def move(self, moves: Sequence[tuple[Row, int]]) -> None:
+        """Move what the head was fed of these rows; of the others nothing is kept."""
+        known = [(row, slot, self._states.get(row.request_id)) for row, slot in moves]
+        self.caches.move(
+            [Move(row.place, slot, state.fed) for row, slot, state in known if state is not None]
+        )
+
+    def recover(self) -> bool:
+        """Whether the head's caches and states can be read; if not, they are dropped."""
+        try:
+            self._start()
+        except Exception:  # what made a forward fail, and was raised there
+            self.caches.drop()
+            self._states.clear()
+            return False
+        return True
+
+    def save(self, row: Row, position: int) -> HeadMark | None:
+        """What it takes to go on at a position; None where a part of that is gone."""
+        state = self._states.get(row.request_id)
+        if state is None:
+            return None
+        # Pairs past the position end with tokens that another row need not have.
+        fed = min(state.fed, position)
+        seen = _between(state.seen, fed, position)
+        found = 0 if seen is None else seen.shape[1]
+        if found < position - fed or (state.last is not None and fed < state.fed):
+            return None
+        return HeadMark(fed, *(None if a is None else mx.array(a) for a in (seen, state.last)))
+
+    def save_buffers(self, row: Row, fed: int) -> Buffers:
+        """Copies of what the row's first `fed` pairs have in the head's caches."""
+        return self.caches.save(row.place, fed)
+
+    def restore(self, row: Row, position: int, mark: HeadMark, buffers: Buffers) -> None:
+        """Make the row one that was fed up to a position."""
+        self.caches.restore(row.place, mark.fed, buffers, [])
+        seen = [] if mark.seen is None else [(mark.fed, mark.seen[:, : position - mark.fed])]
+        self._states[row.request_id] = _State(len(row.ids), mark.fed, seen, mark.last)
+
+    def _offer(self, row: Row, most: int) -> list[Offer]:
         state = self._state(row)
         if not most or not state.seen:
-            return Choice(0, 0.0)
+            return []
         if self.head.stages > 1:
             most = min(most, self.head.stages)
-        rates = state.ladder.given(self._ladder.given([FIRST_PRIOR]))
-        pending = len(row.ids) - row.committed
-        least = 0 if row.params.depth is None else most
-        choice = best_depth(
-            self._curve, rates, most, pending=pending, drafting=self._cost.of, least=least
-        )
-        due = len(row.ids) - state.judged_at >= PROBE_EVERY
-        return Choice(1, choice.value) if due and not choice.depth else choice
+        rates = state.ladder.given(self.rates)
+        return [Offer(rates, most, 0 if row.params.depth is None else most, by_forward=True)]
+
+    def _due(self, row: Row) -> bool:
+        return len(row.ids) - self._state(row).judged_at >= PROBE_EVERY
 
     def _state(self, row: Row) -> _State:
         return self._states.setdefault(row.request_id, _State(judged_at=len(row.ids)))
@@ -178,17 +243,47 @@ class HeadDrafter:
         ]
         states = self._feed(rows, known)
         hidden = states[mx.arange(len(rows)), mx.array([max(n - 1, 0) for n in known])][:, None]
+        first = draw_drafts(self._first(hidden), self.head.vocabulary, self._vocabulary, rows, 0)
+        return self._deepened(rows, counts, hidden, first)
+
+    def _compute_forks(self, rows: Sequence[Row], count: int) -> Computed:
+        """Feed the new pairs of the first row, then draft on from several first drafts."""
+        state = self._state(rows[0])
+        hidden = self._feed(rows[:1], [len(rows[0].ids) - 1 - state.fed])[:, -1:]
+        tokens = rank_drafts(
+            self._first(hidden), self.head.vocabulary, self._vocabulary, rows[0], len(rows)
+        )
+        if count > 1:
+            self._share(rows)
+        hidden = mx.repeat(hidden, len(rows), axis=0)
+        return self._deepened(rows, [count] * len(rows), hidden, Drawn(tokens, [None] * len(rows)))
+
+    def _share(self, rows: Sequence[Row]) -> None:
+        """Copy to the slots of the others what they lack of the first row's pairs."""
+        fed = self._state(rows[0]).fed
+        states = [(row.place, self._state(row)) for row in rows[1:]]
+        for start in {state.fed for _, state in states} - {fed}:
+            slots = [place for place, state in states if state.fed == start]
+            self.caches.copy(rows[0].place, slots, start, fed)
+        for _, state in states:
+            state.fed = fed
+
+    def _first(self, hidden: mx.array) -> mx.array:
+        """Logits of each row's first draft."""
+        return self.head.at(0).logits(hidden[:, 0])
+
+    def _deepened(
+        self, rows: Sequence[Row], counts: Sequence[int], hidden: mx.array, first: Drawn
+    ) -> Computed:
+        """Draft on from the first drafts: the head is fed its own states and drafts."""
         columns = self.head.vocabulary
-        steps: list[Drawn] = []
-        for depth in range(max(counts)):
+        steps = [first]
+        for depth in range(1, max(counts)):
             head = self.head.at(depth)
-            if depth:
-                span = Span(
-                    rows[0].slot, [len(row.ids) - 2 + depth for row in rows], [1] * len(rows)
-                )
-                cache = self.caches.begin(span)
-                fed = mx.maximum(steps[-1].tokens, 0)[:, None]  # -1 marks a draft that failed
-                hidden = head.recur(hidden, fed, cache)
+            starts = [len(row.ids) - 2 + depth for row in rows]
+            cache = self.caches.begin(Span(rows[0].place, starts, [1] * len(rows)))
+            fed = mx.maximum(steps[-1].tokens, 0)[:, None]  # -1 marks a draft that failed
+            hidden = head.recur(hidden, fed, cache)
             logits = head.logits(hidden[:, 0])
             steps.append(draw_drafts(logits, columns, self._vocabulary, rows, depth))
         tokens = mx.stack([step.tokens for step in steps], axis=1)
@@ -202,7 +297,7 @@ class HeadDrafter:
 
     def _feed(self, rows: Sequence[Row], counts: Sequence[int]) -> mx.array:
         """Run the head over each row's next `counts` pairs; its states, (rows, widest, hidden)."""
-        span = Span(rows[0].slot, [self._state(row).fed for row in rows], counts)
+        span = Span(rows[0].place, [self._state(row).fed for row in rows], counts)
         tokens, features = [], []
         for row, count in zip(rows, counts, strict=True):
             state = self._state(row)

@@ -7,27 +7,44 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from mtplx_kernel.decoding.depth import FLAT, Choice, CostCurve, Rate, best_depth
-from mtplx_kernel.decoding.drafting import Drafts
+from mtplx_kernel.decoding.budget import Offer, allot
+from mtplx_kernel.decoding.depth import COMMON_WEIGHT, Costs, Rate
+from mtplx_kernel.decoding.drafting import Drafts, Slotless
+from mtplx_kernel.decoding.params import Acceptance
 from mtplx_kernel.decoding.row import Row
 
 NGRAM_SIZES = (4, 3, 2)
-FIRST_PRIOR = 0.5
-"""How often a guess is believed to be right before any was tried."""
+PRIORS = {4: 0.45, 3: 0.35, 2: 0.25}
+"""How often a guess is believed to be right before any was tried: fewer words say less."""
 LONG_DECAY = 0.99
 JUDGED = 8
 """Most tokens of a guess that are held against the text, drafted or not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """Tokens that may follow, and the tokens a decode that they promise."""
+class Source:
+    """A place in some text that may be copied from.
 
-    ids: list[int]
-    value: float
+    Attributes
+    ----------
+    offer
+        How many tokens of it a row can have.
+    ids
+        The text.
+    start
+        Where the copy starts; past the end it goes on with its own beginning (a loop).
+    """
+
+    offer: Offer
+    ids: Sequence[int]
+    start: int
+
+    def copy(self, count: int) -> list[int]:
+        """Its next `count` tokens."""
+        return continuation(self.ids, self.start, count)
 
 
-class LookupDrafter:
+class LookupDrafter(Slotless):
     """Guesses that the text repeats itself.
 
     Works for every model and costs no forward. Of the n-grams that the text ends with, the one
@@ -37,16 +54,16 @@ class LookupDrafter:
 
     Parameters
     ----------
-    curve
-        What a verify costs.
+    costs
+        What the parts of a cycle cost.
     """
 
     name = "lookup"
 
-    def __init__(self, curve: CostCurve = FLAT) -> None:
-        self._curve = curve
+    def __init__(self, costs: Costs | None = None) -> None:
+        self.costs = costs or Costs()
         self._texts: dict[str, _Text] = {}
-        self._rates = {n: Rate(LONG_DECAY) for n in NGRAM_SIZES}
+        self._rates = {n: Rate(LONG_DECAY, COMMON_WEIGHT) for n in NGRAM_SIZES}
 
     def see(self, rows: Sequence[Row], starts: Sequence[int], features: mx.array) -> None:
         """The text alone is read, not the target's states."""
@@ -56,44 +73,74 @@ class LookupDrafter:
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
         """Guess from each row's own prompt and output."""
-        return Drafts.of([guess.ids for guess in self.guess(rows, depths)])
+        return copied(self.costs, rows, self.sources(rows, depths))
 
-    def guess(self, rows: Sequence[Row], depths: Sequence[int]) -> list[Guess]:
-        """The guesses, with what they promise; none where that is less than without."""
-        return [self._guess(row, depth) for row, depth in zip(rows, depths, strict=True)]
+    def sources(self, rows: Sequence[Row], depths: Sequence[int]) -> list[list[Source]]:
+        """What may be copied for each row, from the longest n-gram to the shortest."""
+        return [self._sources(row, most) for row, most in zip(rows, depths, strict=True)]
 
     def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:
         """Hold what each n-gram size would have guessed against what came."""
         text = self._text(row)
         text.extend(row.ids)
         for n, start in text.matches(row.ids):
-            guessed = _continuation(row.ids, start, min(len(tokens), JUDGED))
-            right = _agreement(guessed, tokens)
-            text.rates[n].observe(len(guessed), right)
-            self._rates[n].observe(len(guessed), right)
+            guess = continuation(row.ids, start, min(len(tokens), JUDGED))
+            judge((text.rates[n], self._rates[n]), guess, tokens)
 
     def release(self, row: Row, *, wipe: bool = False) -> None:
         """Drop the row's n-grams."""
         self._texts.pop(row.request_id, None)
 
-    def _guess(self, row: Row, most: int) -> Guess:
+    def _sources(self, row: Row, most: int) -> list[Source]:
         text = self._text(row)
         text.extend(row.ids)
-        best, source = Choice(0, 0.0), 0
-        for n, start in text.matches(row.ids):
-            choice = self._choose(row, text, n, most)
-            if choice.value > best.value:
-                best, source = choice, start
-        return Guess(_continuation(row.ids, source, best.depth), best.value)
-
-    def _choose(self, row: Row, text: _Text, n: int, most: int) -> Choice:
-        rate = text.rates[n].given(self._rates[n].given(FIRST_PRIOR))
-        least = 0 if row.params.depth is None else most
-        pending = len(row.ids) - row.committed
-        return best_depth(self._curve, [rate], most, pending=pending, least=least)
+        if not most:
+            return []
+        return [
+            Source(
+                offer(row, most, text.rates[n].given(self._rates[n].given(PRIORS[n]))),
+                row.ids,
+                start,
+            )
+            for n, start in text.matches(row.ids)[: 1 if settled(row) else None]
+        ]
 
     def _text(self, row: Row) -> _Text:
         return self._texts.setdefault(row.request_id, _Text())
+
+
+def offer(row: Row, most: int, rate: float) -> Offer:
+    """Copies for a row, each right with the same chance; all of them where it fixed its depth."""
+    return Offer([rate], most, least=0 if row.params.depth is None else most)
+
+
+def copied(costs: Costs, rows: Sequence[Row], sources: Sequence[Sequence[Source]]) -> Drafts:
+    """Drafts from the sources that promise the most tokens a second."""
+    pending = [len(row.ids) - row.committed for row in rows]
+    shares = allot(costs, pending, [[source.offer for source in found] for found in sources])
+    return Drafts.of(
+        [
+            [] if share.offer is None else found[share.offer].copy(share.count)
+            for share, found in zip(shares, sources, strict=True)
+        ]
+    )
+
+
+def judge(rates: Sequence[Rate], guess: Sequence[int], tokens: Sequence[int]) -> None:
+    """Hold a guess against the tokens that came."""
+    right = _agreement(guess, tokens)
+    for rate in rates:
+        rate.observe(len(guess), right)
+
+
+def settled(row: Row) -> bool:
+    """Whether drafts must come from the same place every time.
+
+    Under the rules that are not coupled the ids depend on the drafter; with a depth of its own such
+    a request is repeatable only if no other request has a say in which one drafts.
+    """
+    params = row.params
+    return params.depth is not None and params.acceptance is not Acceptance.COUPLED
 
 
 @dataclass(slots=True)
@@ -129,8 +176,8 @@ def _agreement(guessed: Sequence[int], tokens: Sequence[int]) -> int:
     return min(len(guessed), len(tokens))
 
 
-def _continuation(ids: Sequence[int], start: int, depth: int) -> list[int]:
-    """Copy from `start`; past the end the copy goes on with its own beginning (a loop)."""
+def continuation(ids: Sequence[int], start: int, depth: int) -> list[int]:
+    """Copy `depth` tokens from `start`; past the end it goes on with its own beginning (a loop)."""
     guess: list[int] = []
     period = len(ids) - start
     for i in range(depth):

@@ -18,12 +18,21 @@ class Row:
         Prompt and output.
     prompt_length
         How many of them are the prompt.
+    fed_length
+        How many of them are fed by prefill, but for the last: the prompt, or all that were known
+        when the caches were lost.
     committed
         How many the caches hold; the rest is pending.
     context_length
         Most ids the model can take.
+    draft_params
+        How a head's drafts are drawn; None as the tokens are. Their penalties are the tokens'.
+    omit_bonus
+        Whether the token after drafts that were all right is left to the next cycle.
+    pool
+        Names the rows whose text may be drafted from; None for its own alone.
     slot
-        Where in the caches the row lives.
+        Where in the caches the row lives; None before it is admitted and after its release.
     draft_error
         The last failure of a drafter.
     drafting
@@ -38,15 +47,34 @@ class Row:
     end_ids: frozenset[int]
     context_length: int
     text: TextStream
-    slot: int = 0
+    draft_params: SamplingParams | None = None
+    omit_bonus: bool = False
+    pool: str | None = None
+    slot: int | None = None
     committed: int = 0
     prompt_length: int = field(init=False)
+    fed_length: int = field(init=False)
     draft_error: str | None = None
     drafting: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prompt_length = len(self.ids)
+        self.prompt_length = self.fed_length = len(self.ids)
         self.drafting = self.mode is not GenerationMode.AR and self.params.depth != 0
+
+    @property
+    def place(self) -> int:
+        """The slot of a row that has one."""
+        assert self.slot is not None, f"{self.request_id} is not admitted"
+        return self.slot
+
+    @property
+    def drawn(self) -> SamplingParams:
+        """How a head's drafts are drawn."""
+        return self.draft_params or self.params
+
+    def rewind(self) -> None:
+        """Begin anew with the ids that are known: the caches were lost."""
+        self.committed, self.fed_length = 0, len(self.ids)
 
     @property
     def pending(self) -> list[int]:
@@ -60,8 +88,8 @@ class Row:
 
     @property
     def prefill_left(self) -> int:
-        """Prompt tokens to feed before the first decode cycle, which takes the last one."""
-        return max(0, self.prompt_length - 1 - self.committed)
+        """Tokens to feed before the first decode cycle, which takes the last one."""
+        return max(0, self.fed_length - 1 - self.committed)
 
     @property
     def room(self) -> int:

@@ -8,61 +8,31 @@ and commits by setting each row's length. Mode ar is the same cycle with no draf
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import mlx.core as mx
 
-from mtplx_kernel.caching.slots import Caches
+from mtplx_kernel.caching.prefix import PrefixStore
+from mtplx_kernel.caching.slots import Caches, Move, SlotCaches
 from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.drafting import Drafter, Drafts
 from mtplx_kernel.decoding.flight import FAILED, Block, Flight, Verdict
+from mtplx_kernel.decoding.outcome import Outcome, Token, emit
+from mtplx_kernel.decoding.params import MAX_DEPTH
+from mtplx_kernel.decoding.prefixes import RowPrefixes
 from mtplx_kernel.decoding.row import Row
+from mtplx_kernel.decoding.seats import Seats, lane
 from mtplx_kernel.models.target import Target
+
+__all__ = ["DecodeStep", "Outcome", "Token"]
 
 Result = TypeVar("Result")
 HEAD = "head"
-NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {position}"
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One emitted token and the text that it released."""
-
-    id: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a cycle did for one row.
-
-    Attributes
-    ----------
-    tokens
-        The emitted tokens, in order, without an end token.
-    drafted, accepted
-        Drafts verified, and how many of them were right and came before the end.
-    ended
-        "stop" or "length" once the row has ended.
-    end_token
-        Whether a token ended it, which is not among `tokens`.
-    error
-        Why the row cannot go on.
-    """
-
-    row: Row
-    tokens: tuple[Token, ...] = ()
-    drafted: int = 0
-    accepted: int = 0
-    ended: str | None = None
-    end_token: bool = False
-    error: str | None = None
 
 
 class DecodeStep:
-    """Runs forwards over rows of one set of caches.
+    """Runs forwards over rows of one set of caches, which join and leave between them.
 
     Where no row drafts, the next cycle's forward is launched on the tokens of this one before they
     are read, so that building it overlaps with computing. If a row ends, that forward is dropped:
@@ -94,57 +64,113 @@ class DecodeStep:
         self.drafter = drafter if caches.rollback else None
         self._look_ahead = look_ahead
         self._ahead: Flight | None = None
+        self._seats = Seats(caches.slots)
+        self._prefixes = RowPrefixes(caches, self.drafter)
 
-    def prefill(self, row: Row, count: int) -> None:
-        """Feed the next `count` prompt tokens of a row."""
+    def admit(self, row: Row) -> None:
+        """Give a new row a slot; where none is free, the caches grow to the next lane."""
+        if self._seats.full:
+            self._resize(lane(self._seats.slots + 1), [*self._seats.rows, row])
+        self._seats.take(row)
+        row.committed = 0
+
+    def prefill(self, rows: Sequence[Row], counts: Sequence[int]) -> None:
+        """Feed the next `counts[i]` known tokens of `rows[i]`, of all rows in one forward."""
         self._ahead = None
-        span = Span(row.slot, [row.committed], [count])
-        tokens = mx.array([row.ids[row.committed : row.committed + count]])
-        hidden = self.target.forward(tokens, self.caches.begin(span))
+        fed = [(row, count) for row, count in zip(rows, counts, strict=True) if count]
+        self._bring_together([row for row, _ in fed], max(r.committed + n for r, n in fed))
+        fed.sort(key=lambda pair: pair[0].place)
+        rows, counts = [row for row, _ in fed], [count for _, count in fed]
+        span = Span(rows[0].place, [row.committed for row in rows], counts)
+        tokens = [row.ids[row.committed : row.committed + n] for row, n in fed]
+        padded = [ids + [0] * (span.width - len(ids)) for ids in tokens]
+        hidden = self.target.forward(mx.array(padded), self.caches.begin(span))
         mx.eval(hidden, self.caches.arrays)
-        self._show([row], span.starts, hidden)
+        self._show(rows, span.starts, hidden, counts)
         if self.drafter is not None:
-            self._guarded([row], partial(self.drafter.catch_up, [row]), lasting=True)
-        self.caches.commit([True])
-        row.committed += count
+            self._guarded(rows, partial(self.drafter.catch_up, rows), lasting=True)
+        self.caches.commit([True] * len(rows))
+        for row, count in fed:
+            row.committed += count
 
-    def cycle(self, rows: Sequence[Row]) -> list[Outcome]:
+    def cycle(self, rows: Sequence[Row], *, again: bool = True) -> list[Outcome]:
         """Decode at least one token of each row.
 
         Parameters
         ----------
         rows
-            Prefilled rows in neighbouring slots, in slot order.
+            Admitted and prefilled rows, in any order.
+        again
+            Whether the same rows will decode next: if not, nothing is launched ahead.
+
+        Returns
+        -------
+        list of Outcome
+            In the order of `rows`.
         """
+        self._bring_together(rows, max(len(row.ids) for row in rows) + MAX_DEPTH)
+        seated = sorted(rows, key=lambda row: row.place)
         flight, self._ahead = self._ahead, None
-        drafts = self._propose(rows)
-        if flight is None or not flight.fits(rows):
-            flight = self._launch(rows, self._work(rows, drafts))
-        if self._look_ahead and not any(drafts.counts) and _next_is_known(flight):
+        drafts = self._propose(seated)
+        if flight is None or not flight.fits(seated):
+            seated, drafts = self._widened(seated, drafts)
+            flight = self._launch(seated, self._work(seated, drafts))
+        if self._look_ahead and again and not any(drafts.counts) and _next_is_known(flight):
             self._ahead = self._launch_ahead(flight)
         verdicts = flight.read()
         if any(v.drafts and FAILED in v.tokens for v in verdicts):
             flight = self._launch_without_drafts(flight, verdicts)
             verdicts = flight.read()
         self._commit(flight, verdicts)
-        outcomes = []
-        for row, verdict in zip(rows, verdicts, strict=True):
-            drafted = len(verdict.drafts)
-            if FAILED in verdict.drafts:
-                self._fail([row], "its logits are not finite")
-            if self.drafter is not None:
-                self._guarded([row], partial(self.drafter.observe, row, drafted, verdict.tokens))
-            outcomes.append(_emit(row, drafted, verdict.tokens))
-        return outcomes
+        outcomes = {}
+        for row, verdict, own in self._narrowed(seated, verdicts):
+            self._learn(row, own)
+            outcomes[row.request_id] = emit(row, verdict)
+        return [outcomes[row.request_id] for row in rows]
 
     def release(self, row: Row, *, wipe: bool = False) -> None:
-        """Forget a row that ended; `wipe` where its caches may hold values that are not finite."""
+        """Free the slot of a row that ended; `wipe` where it may hold what is not finite."""
+        if row.slot is None:
+            return
         if self._ahead is not None and any(row is flying for flying in self._ahead.rows):
             self._ahead = None
         if self.drafter is not None:
             self._guarded([row], partial(self.drafter.release, row, wipe=wipe))
         if wipe:
-            self.caches.clear(row.slot)
+            self.caches.clear(row.place)
+        self._prefixes.release(row, wipe=wipe)
+        self._seats.leave(row)
+        if not self._seats.rows and self._seats.slots > 1:
+            self._resize(1, [])
+
+    def recover(self) -> bool:
+        """After a failed forward: whether the rows that were not in it can go on.
+
+        Returns
+        -------
+        bool
+            If not, their caches depended on it and are dropped: each must `rewind`.
+        """
+        self._ahead = None
+        if self.drafter is not None:
+            self._check_head("a forward failed")
+        try:
+            mx.eval(self.caches.arrays)
+        except Exception:  # what made the forward fail, and was raised there
+            self.caches.drop()
+            for row in self._seats.rows:
+                if self.drafter is not None:
+                    self._guarded([row], partial(self.drafter.release, row, wipe=True))
+            return False
+        return True
+
+    def restore(self, row: Row, store: PrefixStore) -> int:
+        """Begin an admitted row with what is stored of its ids; how many need not be fed."""
+        return self._prefixes.restore(row, store)
+
+    def save(self, row: Row, store: PrefixStore) -> None:
+        """Store a row's caches: after each of its prefills, and at its end before the release."""
+        self._prefixes.save(row, store)
 
     def _propose(self, rows: Sequence[Row]) -> Drafts:
         """Plan the cycle's drafts."""
@@ -157,8 +183,7 @@ class DecodeStep:
 
         def checked() -> Drafts:
             drafts = drafter.propose(rows, depths)
-            for count, ids, depth in zip(drafts.counts, drafts.known, depths, strict=True):
-                _check(count, ids, depth, self.target.vocabulary)
+            drafts.check(depths, self.target.vocabulary)
             return drafts
 
         return self._guarded(rows, checked) or none
@@ -172,11 +197,52 @@ class DecodeStep:
                 drafts = Drafts.of([ids or [] for ids in drafts.known])
         return Block(rows, drafts, computed)
 
-    def _show(self, rows: Sequence[Row], starts: Sequence[int], hidden: mx.array) -> None:
-        """Let the drafter see the target's states."""
-        if self.drafter is not None and any(row.drafting for row in rows):
-            see = partial(self.drafter.see, rows, starts, self.target.features(hidden))
+    def _resize(self, slots: int, rows: Sequence[Row]) -> None:
+        """Have another number of slots, in buffers that are as long as these rows need."""
+        length = max((len(row.ids) for row in rows), default=0)
+        self.caches.resize(slots, length)
+        if self.drafter is not None:
+            resize = partial(self.drafter.resize, slots, length)
+            self._guarded(self._seats.rows, resize, lasting=True)
+        self._seats.resize(slots)
+
+    def _bring_together(self, rows: Sequence[Row], end: int) -> None:
+        """Make rows neighbours, for a forward that stores up to position `end`."""
+        slots = lane(len(self._seats.rows))
+        if slots < self._seats.slots and end > self.caches.room:
+            # The buffers are about to grow: not those of slots that no row needs.
+            self._move(self._seats.packed())
+            self._resize(slots, self._seats.rows)
+        self._move(self._seats.together(rows))
+
+    def _move(self, moves: Sequence[tuple[Row, int]]) -> None:
+        if not moves:
+            return
+        self._ahead = None
+        assert isinstance(self.caches, SlotCaches)
+        self.caches.move([Move(row.place, slot, row.committed) for row, slot in moves])
+        if self.drafter is not None:
+            self._guarded(self._seats.rows, partial(self.drafter.move, moves), lasting=True)
+        self._seats.move(moves)
+
+    def _show(
+        self,
+        rows: Sequence[Row],
+        starts: Sequence[int],
+        hidden: mx.array,
+        counts: Sequence[int] | None = None,
+    ) -> None:
+        """Let the drafter see the target's states, each row's first `counts` if they are given."""
+        if self.drafter is None or not any(row.drafting for row in rows):
+            return
+        features = self.target.features(hidden)
+        if counts is None or len(rows) == 1:
+            see = partial(self.drafter.see, rows, starts, features)
             self._guarded(rows, see, lasting=True)
+            return
+        for r, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True)):
+            own = features[r : r + 1, :count]
+            self._guarded([row], partial(self.drafter.see, [row], [start], own), lasting=True)
 
     def _guarded(
         self, rows: Sequence[Row], call: Callable[[], Result], *, lasting: bool = False
@@ -191,7 +257,14 @@ class DecodeStep:
         except Exception as error:  # whatever a drafter raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self._fail(rows, reason, lasting=lasting)
+            if lasting:
+                self._check_head(reason)
             return None
+
+    def _check_head(self, reason: str) -> None:
+        """Give up drafts with a head for all rows if what it knew of them is lost."""
+        if self.drafter is not None and not self.drafter.recover():
+            self._fail(self._seats.rows, reason)
 
     def _fail(self, rows: Sequence[Row], reason: str, *, lasting: bool = True) -> None:
         name = HEAD if lasting or self.drafter is None else self.drafter.name
@@ -202,7 +275,7 @@ class DecodeStep:
 
     def _launch(self, rows: Sequence[Row], block: Block) -> Flight:
         """Launch the forward over each row's pending tokens and drafts."""
-        span = Span(rows[0].slot, block.starts, block.lengths)
+        span = Span(rows[0].place, block.starts, block.lengths)
         hidden = self.target.forward(block.tokens(span.width), self.caches.begin(span))
         self._show(rows, span.starts, hidden)
         chosen = block.verified(span.width)
@@ -216,7 +289,7 @@ class DecodeStep:
         self.caches.commit([True] * len(flight.rows))
         flight.committed = True
         rows = flight.rows
-        span = Span(rows[0].slot, [len(row.ids) for row in rows], [1] * len(rows))
+        span = Span(rows[0].place, [len(row.ids) for row in rows], [1] * len(rows))
         tokens = mx.maximum(flight.flat, 0)[:, None]  # -1 marks a row that is about to fail
         hidden = self.target.forward(tokens, self.caches.begin(span))
         self._show(rows, span.starts, hidden)
@@ -227,7 +300,7 @@ class DecodeStep:
         for row, verdict in zip(flight.rows, verdicts, strict=True):
             if verdict.drafts:
                 row.draft_error = f"dropped {verdict.drafts!r}: their logits are not finite"
-                self.caches.clear(row.slot, row.committed)
+                self.caches.clear(row.place, row.committed)
         return self._launch(flight.rows, Block(flight.rows, Drafts.none(len(flight.rows))))
 
     def _flight(self, flight: Flight) -> Flight:
@@ -235,44 +308,37 @@ class DecodeStep:
         return flight
 
     def _commit(self, flight: Flight, verdicts: Sequence[Verdict]) -> None:
-        whole = [v.accepted == len(v.drafts) for v in verdicts]
+        # A state that went past the row's end is of no use to the next turn of its chat.
+        whole = [
+            v.accepted == len(v.drafts) and v.bonus and row.end_ids.isdisjoint(v.drafts)
+            for row, v in zip(flight.rows, verdicts, strict=True)
+        ]
         if not flight.committed:
             self.caches.commit(whole)
         for row, verdict, right in zip(flight.rows, verdicts, whole, strict=True):
             if right or not self.caches.recurrent:
-                row.committed = len(row.ids) + verdict.accepted
+                row.committed = len(row.ids) + len(verdict.taken) - 1
+
+    def _learn(self, row: Row, verdict: Verdict) -> None:
+        """Tell the drafter what came of its drafts."""
+        if FAILED in verdict.drafts:
+            self._fail([row], "its logits are not finite")
+        if self.drafter is not None:
+            drafted = len(verdict.drafts)
+            self._guarded([row], partial(self.drafter.observe, row, drafted, verdict.tokens))
+
+    def _widened(self, rows: list[Row], drafts: Drafts) -> tuple[list[Row], Drafts]:
+        """The rows and drafts that a cycle verifies for what was proposed: here just those."""
+        return rows, drafts
+
+    def _narrowed(
+        self, rows: Sequence[Row], verdicts: Sequence[Verdict]
+    ) -> list[tuple[Row, Verdict, Verdict]]:
+        """Each row of the cycle, what it gets, and what came of its own drafts: here the same."""
+        return [(row, verdict, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
 
 
 def _next_is_known(flight: Flight) -> bool:
     """Whether all is known of the next cycle but its tokens: no drafts, no penalties, room left."""
     rows = flight.rows
     return not flight.drafted and all(r.room > 1 and not r.params.penalised for r in rows)
-
-
-def _check(count: int, ids: list[int] | None, depth: int, vocabulary: int) -> None:
-    if ids is None and count > depth:
-        raise ValueError(f"proposed {count} drafts, not at most {depth}")
-    if ids is not None and (
-        not len(ids) == count <= depth or any(not 0 <= d < vocabulary for d in ids)
-    ):
-        raise ValueError(f"proposed {ids!r}, not at most {depth} ids below {vocabulary}")
-
-
-def _emit(row: Row, drafted: int, tokens: list[int]) -> Outcome:
-    """Append accepted tokens to the row, up to whatever ends it."""
-    emitted: list[Token] = []
-    ended = error = None
-    end_token = False
-    for token in tokens:
-        if token == FAILED:
-            error = NOT_FINITE.format(position=len(row.ids))
-        elif token in row.end_ids:
-            ended, end_token = "stop", True
-        else:
-            row.ids.append(token)
-            emitted.append(Token(token, row.text.add(token)))
-            ended = "stop" if row.text.stopped else "length" if row.room <= 0 else None
-        if ended or error:
-            break
-    accepted = min(len(tokens) - 1, len(emitted) + end_token)
-    return Outcome(row, tuple(emitted), drafted, accepted, ended, end_token, error)

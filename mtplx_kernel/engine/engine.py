@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import anyio
@@ -14,22 +13,27 @@ import anyio.to_thread
 
 from mtplx_kernel.decoding.params import SamplingParams
 from mtplx_kernel.engine.defaults import Defaults
+from mtplx_kernel.engine.forking import WIDEST, ForkExecutor
+from mtplx_kernel.engine.intake import Intake
 from mtplx_kernel.engine.ledger import Ledger
-from mtplx_kernel.engine.memory import check_memory_gb
+from mtplx_kernel.engine.memory import check_memory_gb, check_prefix_mb
 from mtplx_kernel.engine.opened import Opened
 from mtplx_kernel.engine.owner import Owner
 from mtplx_kernel.engine.pieces import TextPieces
 from mtplx_kernel.engine.prompts import Prompt, PromptEncoder
-from mtplx_kernel.engine.request import FinishReason, Generation, Handle, Request, check_timeout
+from mtplx_kernel.engine.request import FinishReason, Generation, Handle, check_timeout
+from mtplx_kernel.engine.runner import Runner
 from mtplx_kernel.engine.status import describe
-from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
-from mtplx_kernel.errors import InvalidRequest, MTPLXError, QueueFull, RequestTimeout
+from mtplx_kernel.engine.timeline import Timeline
+from mtplx_kernel.errors import InvalidRequest, MTPLXError, RequestTimeout
 from mtplx_kernel.models import catalog
 from mtplx_kernel.models.head import check_choice
-from mtplx_kernel.scheduling.modes import check_mode
+from mtplx_kernel.scheduling.gate import HyperAdmissionGate
+from mtplx_kernel.scheduling.hyper import HyperPolicy
+from mtplx_kernel.scheduling.options import SchedulerOptions
 
 QUEUE_LIMIT = 256
-TokenCallback = Callable[[int, str], None]
+PREFIX_MB = 256.0
 
 
 class Engine:
@@ -37,7 +41,9 @@ class Engine:
 
     Every method may be called from any thread. Options of a request are those of
     `mtplx_kernel.SamplingParams`, and besides: `raw` (no chat template), `system` (a system
-    message) and `on_token` (called on the engine's thread with each id and its text).
+    message), `on_token` (called on the engine's thread with each id and its text), `priority` (its
+    share where requests take turns, 1 as others) and `prefix_cache` (False neither reads nor keeps
+    what prompts have in common).
     """
 
     def __init__(
@@ -49,27 +55,46 @@ class Engine:
         scheduler: str = "serial",
         queue_limit: int = QUEUE_LIMIT,
         memory_gb: float | None = None,
+        prefix_cache_mb: float = PREFIX_MB,
         progress: bool = True,
+        **settings: Any,
     ) -> None:
         if isinstance(queue_limit, bool) or not isinstance(queue_limit, int) or queue_limit < 1:
             raise InvalidRequest(f"queue_limit must be at least 1, not {queue_limit!r}")
         check_memory_gb(memory_gb)
+        check_prefix_mb(prefix_cache_mb)
         choice = check_choice(head)
-        self.scheduler = str(check_mode(scheduler))
+        SchedulerOptions.of(scheduler, settings)
         wanted = SamplingParams(mode=mode).mode  # type: ignore[arg-type]
         self.timeline = Timeline()
         self._ledger = Ledger(queue_limit)
+        self._scheduler = str(scheduler)
         source = catalog.resolve(os.fspath(name), progress=progress)
-        self._owner = Owner(source, choice, self.scheduler, self._ledger.bury)
-        # An engine that nobody holds lets its model go; open requests hold theirs.
-        weakref.finalize(self, self._owner.request_stop).atexit = False
-        self.facts, self.tokenizer, self._fit, memory = self._owner.load()
-        self._memory = memory.within(memory_gb)
+        make_runner = partial(
+            Runner,
+            scheduler=self._scheduler,
+            settings=settings,
+            timeline=self.timeline,
+            memory_gb=memory_gb,
+            prefix_mb=prefix_cache_mb,
+        )
+        self._owner = Owner(source, choice, make_runner, self._ledger.bury)
+        self.facts, self.tokenizer, self._fit, self._memory = self._owner.load()
         try:
-            self._encoder = PromptEncoder(self.tokenizer, self.facts)
             self._defaults = Defaults(
                 self.name, self._fit.rollback_reason, wanted, self._fit.tuned_depth
             )
+            self.intake = Intake(
+                self.facts,
+                PromptEncoder(self.tokenizer, self.facts),
+                self._memory,
+                self._defaults,
+                self._ledger,
+                self.timeline,
+                self._owner,
+            )
+            # Who holds it is the engine and its open requests: without them the model is let go.
+            weakref.finalize(self.intake, self._owner.request_stop).atexit = False
         except BaseException:
             self.close()
             raise
@@ -134,7 +159,7 @@ class Engine:
             raise InvalidRequest(f"ids must be a list of token ids, not {type(ids).__name__}")
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:
             raise InvalidRequest(f"top must be a whole number, 1 or more, not {top!r}")
-        checked = self._encoder.encode(list(ids))
+        checked = self.intake.encoder.encode(list(ids))
         return self._owner.ask(lambda runner: runner.inspect(checked, top))
 
     @property
@@ -167,7 +192,7 @@ class Engine:
         self._owner.refuse_waiting()
         with Opened() as opened:
             try:
-                return self._submit(prompt, opened, **options).result(timeout)
+                return self.intake.submit(prompt, opened, **options).result(timeout)
             except RequestTimeout:
                 opened.cancel(FinishReason.CANCELLED)
                 raise RequestTimeout(f"cancelled: no result after {timeout:g} s") from None
@@ -186,12 +211,12 @@ class Engine:
         """
         self._owner.refuse_waiting()
         with Opened() as opened:
-            return TextPieces(self._submit(prompt, opened, **options))
+            return TextPieces(self.intake.submit(prompt, opened, **options))
 
     async def agenerate(self, prompt: Prompt, **options: Any) -> Generation:
         """Run one request without blocking the event loop; cancelling the task cancels it."""
         with Opened(FinishReason.CANCELLED) as opened:
-            handle = self._submit(prompt, opened, **options)
+            handle = self.intake.submit(prompt, opened, **options)
             # One thread a waiting request: the queue is bounded, so these are too.
             limiter = anyio.CapacityLimiter(1)
             return await anyio.to_thread.run_sync(
@@ -222,20 +247,12 @@ class Engine:
             raise InvalidRequest("prompts must be a list of prompts; generate takes a single one")
         self._ledger.check_open()
         self._owner.refuse_waiting()
-        self._params(_sampling(options))
+        self.intake.params(options)
         with Opened() as opened:
-            entries = [self._submit_when_room(prompt, options, opened) for prompt in prompts]
+            entries = [self.intake.submit_when_room(prompt, options, opened) for prompt in prompts]
             return [_outcome(entry) for entry in entries]
 
-    def submit(
-        self,
-        prompt: Prompt,
-        *,
-        raw: bool = False,
-        system: str | None = None,
-        on_token: TokenCallback | None = None,
-        **options: Any,
-    ) -> Handle:
+    def submit(self, prompt: Prompt, **options: Any) -> Handle:
         """Queue a request and return at once.
 
         Raises
@@ -248,19 +265,27 @@ class Engine:
             If the engine was closed or died.
         """
         with Opened() as opened:
-            return self._submit(
-                prompt, opened, raw=raw, system=system, on_token=on_token, **options
-            )
+            return self.intake.submit(prompt, opened, **options)
 
-    def configure(self, *, mode: str | None = None, scheduler: str | None = None) -> None:
-        """Change defaults of requests to come; what runs is not touched.
+    @property
+    def scheduler(self) -> str:
+        """The scheduler mode of requests to come."""
+        return self._scheduler
+
+    def configure(
+        self, *, mode: str | None = None, scheduler: str | None = None, **settings: Any
+    ) -> None:
+        """Change what holds for requests to come; what runs finishes as it began.
 
         Parameters
         ----------
         mode
             The generation mode of requests that name none: "mtp" or "ar".
         scheduler
-            The scheduler mode.
+            The scheduler mode; None keeps the one in force. Requests that wait move to it.
+        **settings
+            Of the scheduler mode: see `mtplx_kernel.scheduling.options.SchedulerOptions`. Those
+            that are not named keep their value where the mode stays, else take their default.
 
         Raises
         ------
@@ -268,10 +293,45 @@ class Engine:
             If one of them is unknown or cannot be had here; then nothing is changed.
         """
         self._ledger.check_open()
-        if scheduler is not None:
-            check_mode(scheduler)
+        if mode is not None:
+            self._defaults.checked(SamplingParams(mode=mode).mode)  # type: ignore[arg-type]
+        if scheduler is not None or settings:
+            self._scheduler = self._owner.ask(
+                lambda runner: runner.modes.switch(scheduler, settings)
+            )
         if mode is not None:
             self._defaults.set_mode(mode)
+
+    @property
+    def gate(self) -> HyperAdmissionGate:
+        """The admission gate of mode hyper, such as to install a width executor.
+
+        Raises
+        ------
+        InvalidRequest
+            If the engine is in another mode.
+        """
+        policy = self._owner.ask(lambda runner: runner.modes.relay.current)
+        if not isinstance(policy, HyperPolicy):
+            raise InvalidRequest(
+                f"the engine's scheduler is {policy.name}, and only hyper has a gate: "
+                "engine.configure(scheduler='hyper')"
+            )
+        return policy.gate
+
+    def fork_executor(self, width: int | None = None) -> ForkExecutor:
+        """What makes mode hyper verify several continuations of a request at once.
+
+        It is used once it is installed: `engine.gate.install_width_executor(...)`.
+
+        Parameters
+        ----------
+        width
+            How many, 2 to 4; None lets each cycle choose what promises most.
+        """
+        if width is not None and (isinstance(width, bool) or width not in range(2, WIDEST + 1)):
+            raise InvalidRequest(f"width must be 2 to {WIDEST}, or None, not {width!r}")
+        return self._owner.ask(lambda runner: runner.fork_executor(width))
 
     def status(self) -> dict[str, Any]:
         """What is loaded and what is in force, as plain data."""
@@ -311,84 +371,6 @@ class Engine:
     def __repr__(self) -> str:
         state = self._ledger.state
         return f"<Engine {self.name}: mode {self.mode}, scheduler {self.scheduler}, {state}>"
-
-    def _submit(
-        self,
-        prompt: Prompt,
-        opened: Opened,
-        /,
-        *,
-        raw: bool = False,
-        system: str | None = None,
-        on_token: TokenCallback | None = None,
-        **options: Any,
-    ) -> Handle:
-        """Submit, with the handle in `opened` before the request can run."""
-        self._ledger.check_open()
-        if on_token is not None and not callable(on_token):
-            raise InvalidRequest(f"on_token must be a function of id and text, not {on_token!r}")
-        params = self._params(options)
-        ids = self._encoder.encode(prompt, raw=raw, system=system)
-        longest = min(len(ids) + params.max_tokens, self.facts.context_length)
-        self._memory.admit(len(ids), longest, self._defaults.checked(params.mode))
-
-        def make(request_id: str) -> Handle:
-            handle = self._handle(request_id, ids, params, on_token)
-            opened.append(handle)
-            self.timeline.open(handle.window)
-            return handle
-
-        return self._ledger.open(
-            make, lambda handle: self._owner.post(lambda runner: runner.submit(handle))
-        )
-
-    def _submit_when_room(
-        self, prompt: Prompt, options: dict[str, Any], opened: Opened
-    ) -> Handle | MTPLXError:
-        """Submit; where the queue is full, wait for the batch's own earlier requests."""
-        while True:
-            try:
-                return self._submit(prompt, opened, **options)
-            except QueueFull as error:
-                oldest = next((handle for handle in opened if not handle.done), None)
-                if oldest is None:
-                    return error
-                oldest.wait()
-            except MTPLXError as error:
-                return error
-
-    def _params(self, options: dict[str, Any]) -> SamplingParams:
-        params = SamplingParams.of(options)
-        self._defaults.checked(params.mode)
-        return self._defaults.applied(params)
-
-    def _handle(
-        self,
-        request_id: str,
-        ids: tuple[int, ...],
-        params: SamplingParams,
-        on_token: TokenCallback | None,
-    ) -> Handle:
-        request = Request(
-            request_id=request_id,
-            prompt_ids=ids,
-            params=params,
-            seed=secrets.randbits(63) if params.seed is None else params.seed,
-            mode=self._defaults.checked(params.mode),
-            on_token=on_token,
-        )
-        window = DecodeWindow(request_id, time.perf_counter(), prompt_tokens=len(ids))
-        handle = Handle(request, window)
-        handle.attach(
-            wake=lambda: self._owner.post(lambda runner: runner.cancel(handle)),
-            forget=lambda: self._ledger.forget(request_id),
-            refuse_waiting=self._owner.refuse_waiting,
-        )
-        return handle
-
-
-def _sampling(options: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in options.items() if k not in ("raw", "system", "on_token")}
 
 
 def _outcome(entry: Handle | MTPLXError) -> Generation | MTPLXError:

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import mlx.core as mx
 
 from mtplx_kernel.caching.slots import Caches, SlotCaches
 from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.combined import CombinedDrafter
-from mtplx_kernel.decoding.depth import CostCurve
+from mtplx_kernel.decoding.depth import CostCurve, Costs, CostSurface, HeadCost
 from mtplx_kernel.decoding.drafting import Drafter
 from mtplx_kernel.decoding.fitting import (
+    LANE_BLOCKS,
     choose_caches,
     decode_timer,
     measure_costs,
     measure_head,
+    measure_lane,
+    measure_position,
 )
-from mtplx_kernel.decoding.head_drafting import HeadCost, HeadDrafter
-from mtplx_kernel.decoding.lookup import LookupDrafter
+from mtplx_kernel.decoding.head_drafting import HeadDrafter
+from mtplx_kernel.decoding.pool import PoolDrafter
 from mtplx_kernel.models import blas, measured
 from mtplx_kernel.models.head import LoadedHead, running
 from mtplx_kernel.models.load import LoadedModel
-from mtplx_kernel.models.measured import Measured
+from mtplx_kernel.models.measured import Lanes, Measured
 from mtplx_kernel.models.threads import available_cpus, pinned_threads
+
+LANES = (2, 4, 8, 16)
+"""Numbers of rows that are measured; what lies between and beyond follows from them."""
+
+
+class PricedDrafter(Drafter, Protocol):
+    """A drafter that weighs what drafts cost; its costs may be renewed between cycles."""
+
+    costs: Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,8 @@ class Fit:
         Where the costs come from, for people.
     key
         What they are kept under.
+    lanes
+        Costs of several rows; None before `measure_width`.
     """
 
     rollback_reason: str | None
@@ -50,12 +65,31 @@ class Fit:
     measured: Measured | None
     origin: str
     key: str
+    lanes: Lanes | None = None
 
     @property
-    def curve(self) -> CostCurve | None:
-        """What a verify costs by the length of its block."""
-        m = self.measured
-        return None if m is None else CostCurve(m.tokens, m.seconds)
+    def costs(self) -> Costs:
+        """What the parts of a cycle cost, as far as it was measured."""
+        m, lanes = self.measured, self.lanes
+        if m is None:
+            return Costs()
+        one = CostCurve(m.tokens, m.seconds)
+        head = {1: m.head} if m.head else {}
+        wide = {}
+        if lanes is not None:
+            wide = {n: CostCurve(lanes.tokens, s) for n, s in lanes.seconds.items()}
+            head |= lanes.head
+        return Costs(
+            CostSurface(one, wide, 0.0 if lanes is None else lanes.position),
+            {n: HeadCost(**{p: s / m.seconds[0] for p, s in h.items()}) for n, h in head.items()},
+        )
+
+    @property
+    def throughput(self) -> dict[int, float]:
+        """Rows a second of a plain decode, by the number of rows."""
+        wide = {} if self.lanes is None else self.lanes.seconds
+        one = {} if self.measured is None else {1: self.measured.seconds}
+        return {rows: rows / seconds[0] for rows, seconds in sorted((one | dict(wide)).items())}
 
     @property
     def tuned_depth(self) -> int | None:
@@ -63,18 +97,60 @@ class Fit:
         tuned = None if self.measured is None else self.measured.tuned
         return None if tuned is None else tuned.depth
 
-    def drafter(self, loaded: LoadedModel, head_caches: SlotCaches | None) -> Drafter | None:
-        """What drafts: the head where there is one, beside the request's own text."""
-        curve = self.curve
-        if self.measured is None or curve is None:
+    def drafter(self, loaded: LoadedModel, head_caches: SlotCaches | None) -> PricedDrafter | None:
+        """What drafts: the head where there is one, beside the texts of request and cohort."""
+        if self.measured is None:
             return None
-        lookup = LookupDrafter(curve)
+        text = PoolDrafter(self.costs)
         if loaded.head is None or head_caches is None:
-            return lookup
-        decode = self.measured.seconds[0]
-        cost = HeadCost(**{part: s / decode for part, s in self.measured.head.items()})
-        head = HeadDrafter(loaded.head.head, head_caches, loaded.target.vocabulary, curve, cost)
-        return CombinedDrafter(head, lookup)
+            return text
+        head = HeadDrafter(loaded.head.head, head_caches, loaded.target.vocabulary, self.costs)
+        return CombinedDrafter(head, text)
+
+
+def measure_width(loaded: LoadedModel, fit: Fit, width: int) -> Fit:
+    """Measure what batches up to a width cost, as far as that is not known yet.
+
+    Takes some seconds on the thread that owns the model, in caches of its own.
+
+    Parameters
+    ----------
+    fit
+        What is known.
+    width
+        Most rows of a forward.
+
+    Returns
+    -------
+    Fit
+        With the lanes up to the first that is no narrower than `width`; unchanged where the model's
+        caches hold one row only.
+
+    Raises
+    ------
+    ModelUnusable
+        If the head fails.
+    """
+    known = fit.lanes
+    wanted = [n for n in LANES if n < 2 * width]
+    missing = [n for n in wanted if width > 1 and (known is None or n not in known.seconds)]
+    if fit.measured is None or not missing:
+        return fit
+    seconds = {} if known is None else dict(known.seconds)
+    head = {} if known is None else dict(known.head)
+    all_steady = True
+    for rows in missing:
+        curve, steady = measure_lane(loaded.target, rows, look_ahead=fit.look_ahead)
+        seconds[rows], all_steady = curve.seconds, all_steady and steady
+        if loaded.head is not None:
+            head[rows] = _head_seconds(loaded, SlotCaches(loaded.head.head, rows), rows)
+    if known is None:
+        lanes = Lanes(LANE_BLOCKS, seconds, head, measure_position(loaded.target))
+    else:
+        lanes = replace(known, seconds=seconds, head=head)
+    if all_steady:
+        measured.keep_lanes(fit.key, lanes)
+    return replace(fit, lanes=lanes)
 
 
 def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
@@ -132,7 +208,8 @@ def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
         )
         problem = measured.keep(key, known) if steady else "the machine was too busy to keep it"
         origin = f"measured at this load: {problem or why}"
-    return Fit(reason, look_ahead, known, origin, key), caches, head_caches
+    lanes = None if known is None else measured.recall_lanes(key)
+    return Fit(reason, look_ahead, known, origin, key, lanes), caches, head_caches
 
 
 def _head_caches(loaded: LoadedModel, head: LoadedHead, slots: int) -> SlotCaches:
@@ -147,7 +224,7 @@ def _head_caches(loaded: LoadedModel, head: LoadedHead, slots: int) -> SlotCache
         return SlotCaches(head.head, slots)
 
 
-def _head_seconds(loaded: LoadedModel, caches: SlotCaches) -> dict[str, float]:
+def _head_seconds(loaded: LoadedModel, caches: SlotCaches, rows: int = 1) -> dict[str, float]:
     assert loaded.head is not None
     with running(loaded.head.facts.source):
-        return measure_head(loaded.head.head, caches, loaded.target)
+        return measure_head(loaded.head.head, caches, loaded.target, rows)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from mtplx_kernel.engine.engine import QUEUE_LIMIT, Engine
+from mtplx_kernel.engine.engine import PREFIX_MB, QUEUE_LIMIT, Engine
 
 
 def load(
@@ -15,7 +16,9 @@ def load(
     scheduler: str = "serial",
     queue_limit: int = QUEUE_LIMIT,
     memory_gb: float | None = None,
+    prefix_cache_mb: float = PREFIX_MB,
     progress: bool = True,
+    **settings: Any,
 ) -> Engine:
     """Load a model and start its engine.
 
@@ -36,8 +39,13 @@ def load(
     memory_gb
         Budget for weights and caches, in GB (10^9 bytes): a request whose caches can never fit is
         refused. None takes 85 % of the device's memory.
+    prefix_cache_mb
+        Memory, in MB (10^6 bytes), for what prompts have in common, so that it is fed once; 0 for
+        none.
     progress
         Show a progress bar while something is downloaded.
+    **settings
+        Of the scheduler mode: see `mtplx_kernel.scheduling.options.SchedulerOptions`.
 
     Raises
     ------
@@ -52,5 +60,7 @@ def load(
         scheduler=scheduler,
         queue_limit=queue_limit,
         memory_gb=memory_gb,
+        prefix_cache_mb=prefix_cache_mb,
         progress=progress,
+        **settings,
     )

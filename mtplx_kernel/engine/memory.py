@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from mtplx_kernel.caching.footprint import Footprint
 from mtplx_kernel.caching.slots import SlotCaches, StockCaches
 from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.params import GenerationMode
+from mtplx_kernel.decoding.seats import lane
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.models.load import LoadedModel
 
@@ -31,8 +33,8 @@ GB = 10**9
 class Memory:
     """What an engine may hold and what its requests take, as plain data that any thread may read.
 
-    The one slot of the caches is used by one request after another, and keeps its buffers: what it
-    holds already is part of what the next request needs, not beside it.
+    The slots of the caches are used by one request after another, and keep their buffers: what they
+    hold already is part of what the next request needs, not beside it.
 
     Attributes
     ----------
@@ -83,6 +85,13 @@ class Memory:
             "memory_gb"
         )
 
+    def fits(self, tokens: Sequence[int]) -> bool:
+        """Whether rows of so many tokens have room together, in slots as long as the longest."""
+        if self.budget_bytes is None or not tokens:
+            return True
+        need = lane(len(tokens)) * (self.model + self.head).nbytes(max(tokens))
+        return need <= self.budget_bytes - self.weights_bytes
+
     def status(self) -> dict[str, Any]:
         """The budget, and what a token of a request takes, as plain data."""
         return {
@@ -96,6 +105,15 @@ def check_memory_gb(memory_gb: float | None) -> None:
     number = isinstance(memory_gb, int | float) and not isinstance(memory_gb, bool)
     if memory_gb is not None and not (number and 0 < memory_gb < float("inf")):
         raise InvalidRequest(f"memory_gb must be a number above 0, or None, not {memory_gb!r}")
+
+
+def check_prefix_mb(prefix_mb: float) -> None:
+    """Raise InvalidRequest unless it is a number of at least 0."""
+    number = isinstance(prefix_mb, int | float) and not isinstance(prefix_mb, bool)
+    if not (number and 0 <= prefix_mb < float("inf")):
+        raise InvalidRequest(
+            f"prefix_cache_mb must be a number of at least 0 (0 for none), not {prefix_mb!r}"
+        )
 
 
 def measure(loaded: LoadedModel, weights_bytes: int, *, rollback: bool) -> Memory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import math
 import queue
 import threading
 import traceback
@@ -25,7 +26,6 @@ from mtplx_kernel.errors import EngineClosed, InvalidRequest, ModelUnusable, MTP
 from mtplx_kernel.models.catalog import ModelSource
 from mtplx_kernel.models.head import shipped_name
 from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
-from mtplx_kernel.scheduling.modes import make_policy
 
 Mail = Callable[[Runner], None]
 Answer = TypeVar("Answer")
@@ -38,8 +38,8 @@ class Owner:
     ----------
     source, head
         The model to load on the thread, and its head as `mtplx_kernel.models.load.load` takes it.
-    scheduler
-        The name of the scheduler mode.
+    make_runner
+        Builds what runs the loaded model, on the thread.
     on_death
         Called once, on the thread, if its loop breaks.
 
@@ -53,14 +53,14 @@ class Owner:
         self,
         source: ModelSource,
         head: str,
-        scheduler: str,
+        make_runner: Callable[[LoadedModel], Runner],
         on_death: Callable[[str], None],
     ) -> None:
         self.loaded: LoadedModel | None = None
         self.runner: Runner | None = None
         self._name = source.name
         self._model = (source.path, source.name, head, shipped_name(source))
-        self._scheduler = scheduler
+        self._build = make_runner
         self._on_death = on_death
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._draining = self._stopping = False
@@ -176,8 +176,9 @@ class Owner:
     def _make_runner(self) -> Runner:
         try:
             loaded = load(*self._model)
-            runner = Runner(loaded, make_policy(self._scheduler, loaded.facts.device))
+            runner = self._build(loaded)
             self.loaded = runner.loaded
+            runner.between = lambda: self._between(runner)
             return runner
         except MTPLXError:
             raise
@@ -195,20 +196,26 @@ class Owner:
             _let_go_of_locals(error)
 
     def _loop(self, runner: Runner) -> None:
-        idle = True
+        pause = math.inf
         while not self._stopping:
-            self._read_mail(runner, wait=idle)
-            if self._draining and not runner.jobs:
+            self._read_mail(runner, pause)
+            if self._draining and not len(runner.jobs):
                 return
-            idle = self._stopping or not runner.run_next()
+            pause = 0.0 if self._stopping else runner.run_next()
 
-    def _read_mail(self, runner: Runner, wait: bool) -> None:
+    def _read_mail(self, runner: Runner, pause: float) -> None:
+        """Run what was posted; wait for the first so many seconds."""
         try:
-            self._mail.get(block=wait)(runner)
+            self._mail.get(pause > 0, None if math.isinf(pause) else pause)(runner)
             while True:
                 self._mail.get_nowait()(runner)
         except queue.Empty:
             return
+
+    def _between(self, runner: Runner) -> bool:
+        """Read the mail while one request has the model to itself; whether it may go on."""
+        self._read_mail(runner, 0.0)
+        return not self._stopping
 
     def _stop(self, _: Runner) -> None:
         self._stopping = True

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.engine.slices import SLICE_S, wait_for
+from mtplx_kernel.engine.stats import GenerationStats
 from mtplx_kernel.engine.timeline import DecodeWindow
 from mtplx_kernel.errors import InvalidRequest, RequestFailed, RequestTimeout
+
+if TYPE_CHECKING:
+    from mtplx_kernel.caching.prefix import PrefixStore
 
 
 class FinishReason(StrEnum):
@@ -28,84 +31,75 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What a caller may hang into a request. All run on the owner thread, between two forwards.
+
+    Attributes
+    ----------
+    on_token
+        Gets each token's id and the text that it released (maybe none).
+    on_prefill
+        Gets how many prompt tokens are in the caches, and how many there are.
+    on_decode_start
+        Called when the first token has come.
+    cancelled
+        Asked before each forward whether to end the request.
+    solo
+        Wraps the run of a request that has the model to itself from start to end: it gets that
+        run as a function, and must call it.
+    restore, commit
+        The prefix cache that the request reads, and the one that keeps its tokens; None bypasses
+        it. "engine" is the engine's own.
+    """
+
+    on_token: Callable[[int, str], None] | None = None
+    on_prefill: Callable[[int, int], None] | None = None
+    on_decode_start: Callable[[], None] | None = None
+    cancelled: Callable[[], bool] | None = None
+    solo: Callable[[Callable[[], Mapping[str, Any]]], object] | None = None
+    restore: PrefixStore | Literal["engine"] | None = "engine"
+    commit: PrefixStore | Literal["engine"] | None = "engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the engine runs: ids in, options, and where tokens are reported."""
+    """What the engine runs: ids in, options, and who is told.
+
+    Attributes
+    ----------
+    draft_params
+        How the head's drafts are drawn; None as the tokens are.
+    omit_bonus
+        Whether the token after a full accept is left for the next cycle.
+    weight
+        Its share of the service where requests take turns.
+    key
+        What rows of its cohort must have in common, beside what its options say.
+    cohort, members
+        The closed cohort that it was submitted with, and how many that has.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
     mode: GenerationMode
-    on_token: Callable[[int, str], None] | None = None
-    """Called on the owner thread with each token id and the text it released (maybe empty)."""
+    hooks: Hooks = field(default_factory=Hooks)
+    draft_params: SamplingParams | None = None
+    omit_bonus: bool = False
+    weight: float = 1.0
+    key: str = ""
+    cohort: str | None = None
+    members: int = 1
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationStats:
-    """What a request cost, the same record for every mode; what does not apply is None.
-
-    Seconds are wall-clock. `decode_tok_s` runs from the first token to the end and leaves
-    out the tokens that came with it; `end_to_end_tok_s` counts all tokens from submit to end.
-    """
-
-    scheduler_mode: str
-    generation_mode: str
-    prompt_tokens: int
-    completion_tokens: int
-    seed: int
-    queue_wait_s: float | None = None
-    prefill_s: float | None = None
-    ttft_s: float | None = None
-    decode_elapsed_s: float | None = None
-    decode_tok_s: float | None = None
-    end_to_end_tok_s: float | None = None
-    verify_calls: int | None = None
-    drafted_by_depth: tuple[int, ...] | None = None
-    accepted_by_depth: tuple[int, ...] | None = None
-    tokens_per_cycle: float | None = None
-    draft_error: str | None = None
-    """The last failure of a drafter: its cycle ran without drafts; after a head's, the rest."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields that apply, as plain data."""
-        pairs = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return {name: value for name, value in pairs if value is not None}
-
-    @classmethod
-    def of(
-        cls,
-        request: Request,
-        window: DecodeWindow,
-        scheduler_mode: str,
-        draft_error: str | None = None,
-    ) -> GenerationStats:
-        """Derive the stats from a request's decode window."""
-        end = window.ended if window.ended is not None else time.perf_counter()
-        first, n = window.first_token, window.completion_tokens
-        decode_s = None if first is None else end - first
-        mtp = request.mode is GenerationMode.MTP
-        return cls(
-            scheduler_mode=scheduler_mode,
-            generation_mode=str(request.mode),
-            prompt_tokens=window.prompt_tokens,
-            completion_tokens=n,
-            seed=request.seed,
-            queue_wait_s=_between(window.submitted, window.admitted),
-            prefill_s=_between(window.prefill_started, first),
-            ttft_s=_between(window.submitted, first),
-            decode_elapsed_s=decode_s,
-            decode_tok_s=window.decode_tok_s,
-            end_to_end_tok_s=n / (end - window.submitted) if n else None,
-            verify_calls=window.verify_calls or None,
-            drafted_by_depth=tuple(window.drafted_by_depth) if mtp else None,
-            accepted_by_depth=tuple(window.accepted_by_depth) if mtp else None,
-            tokens_per_cycle=window.tokens_per_cycle,
-            draft_error=draft_error,
-        )
-
-
-def _between(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else end - start
+    @property
+    def compatibility(self) -> str:
+        """What must be common to the rows of a cohort: one forward, one way to accept."""
+        drafts = self.draft_params or self.params
+        kinds = ["greedy" if p.temperature == 0 else "sampled" for p in (self.params, drafts)]
+        bonus = "no-bonus" if self.omit_bonus else "bonus"
+        parts = (str(self.mode), str(self.params.acceptance), *kinds, bonus, self.key)
+        return "/".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +153,8 @@ class Handle:
         self._generation: Generation | None = None
         self._failure: Exception | None = None
         self._cancel: FinishReason | None = None
+        self._told: list[Callable[[Handle], None]] = []
+        self._ending = threading.Lock()
         self.attach(_nothing, _nothing, _nothing)
 
     @property
@@ -258,6 +254,17 @@ class Handle:
         """
         self._wake, self._forget, self._refuse_waiting = wake, forget, refuse_waiting
 
+    def when_done(self, tell: Callable[[Handle], None]) -> None:
+        """Call `tell` with the handle once the request has ended (owner thread), or now if it has.
+
+        It must not raise.
+        """
+        with self._ending:
+            if not self.done:
+                self._told.append(tell)
+                return
+        tell(self)
+
     def push(self, piece: str) -> None:
         """Deliver text (owner thread)."""
         self._pieces.put(piece)
@@ -280,10 +287,14 @@ class Handle:
             return
         self._generation, self._failure = generation, failure
         self._forget()
-        self._done.set()
+        with self._ending:
+            self._done.set()
+            told, self._told = self._told, []
         self._pieces.put(None)
         # A handle that someone keeps must not keep the engine.
         self.attach(_nothing, _nothing, _nothing)
+        for tell in told:
+            tell(self)
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mtplx_kernel.decoding.row import Row
-from mtplx_kernel.decoding.step import DecodeStep, Outcome
-from mtplx_kernel.decoding.text import TextStream
-from mtplx_kernel.engine.fit import fit
+from mtplx_kernel.caching.prefix import PrefixCache
+from mtplx_kernel.decoding.batching import why_not_batched
+from mtplx_kernel.decoding.forking import ForkingStep
+from mtplx_kernel.decoding.step import Outcome
+from mtplx_kernel.engine.fit import fit, measure_width
+from mtplx_kernel.engine.forking import WIDEST, ForkExecutor
+from mtplx_kernel.engine.jobs import CallbackFailed, Job, Jobs, make_row
 from mtplx_kernel.engine.memory import measure
-from mtplx_kernel.engine.request import (
-    FinishReason,
-    Generation,
-    GenerationStats,
-    Handle,
-    Request,
-    cause,
-)
+from mtplx_kernel.engine.modes import Modes
+from mtplx_kernel.engine.request import FinishReason, Handle, cause
+from mtplx_kernel.engine.timeline import Timeline
 from mtplx_kernel.errors import RequestFailed
 from mtplx_kernel.models import blas
 from mtplx_kernel.models.head import HeadFacts
 from mtplx_kernel.models.load import LoadedModel
 from mtplx_kernel.models.threads import pinned_threads
-from mtplx_kernel.scheduling.policy import Arrival, Decode, Policy, Prefill, Quantum
+from mtplx_kernel.scheduling.cohort import CohortPolicy
+from mtplx_kernel.scheduling.hyper import HyperPolicy
+from mtplx_kernel.scheduling.policy import Arrival, Decode, Policy, Prefill, Ran, Serve, Wait
 
 
-@dataclass(slots=True)
-class Job:
-    """A request on the owner thread: its handle, and its row once it is admitted."""
-
-    handle: Handle
-    row: Row
+def _go_on() -> bool:
+    return True
 
 
 class Runner:
@@ -46,8 +44,14 @@ class Runner:
     ----------
     loaded
         The model.
-    policy
-        Says what runs next.
+    scheduler
+        The scheduler mode to begin with, and its settings.
+    timeline
+        Where cohorts are recorded.
+    memory_gb
+        Budget for weights and caches; None takes the device's.
+    prefix_mb
+        Budget of the prefix cache; 0 for none.
     clock
         Seconds of one monotonic clock.
 
@@ -62,15 +66,21 @@ class Runner:
         renewed after every forward.
     memory
         What requests will take.
+    between
+        Called between the cycles of a request that has the model to itself; False ends it.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
-        policy: Policy,
+        scheduler: str,
+        settings: Mapping[str, Any],
+        timeline: Timeline,
+        *,
+        memory_gb: float | None = None,
+        prefix_mb: float = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._policy = policy
         self._clock = clock
         self.fit, caches, self._head_caches = fit(loaded)
         self.head_reason: str | None = None
@@ -79,11 +89,17 @@ class Runner:
             self.head_reason += self.fit.rollback_reason or ""
             loaded = replace(loaded, head=None)
         self.loaded = loaded
-        drafter = self.fit.drafter(loaded, self._head_caches)
-        self.step = DecodeStep(loaded.target, caches, drafter, look_ahead=self.fit.look_ahead)
-        self.jobs: dict[str, Job] = {}
+        self._drafter = self.fit.drafter(loaded, self._head_caches)
+        self.step = ForkingStep(
+            loaded.target, caches, self._drafter, look_ahead=self.fit.look_ahead
+        )
+        self.jobs = Jobs(clock)
+        self.between: Callable[[], bool] = _go_on
         self.weights_bytes = _weights_bytes(loaded)
-        self.memory = measure(loaded, self.weights_bytes, rollback=caches.rollback)
+        memory = measure(loaded, self.weights_bytes, rollback=caches.rollback)
+        self.memory = memory.within(memory_gb)
+        self.prefix = PrefixCache(int(prefix_mb * 1e6)) if prefix_mb and caches.rollback else None
+        self.modes = Modes(self, scheduler, settings, timeline)
         self.caches_bytes = self._held_bytes()
         self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)
 
@@ -97,31 +113,33 @@ class Runner:
         """Why fewer BLAS threads are in use than at load, or None."""
         return self._governor.reason
 
+    @property
+    def now(self) -> float:
+        """Seconds of the runner's clock."""
+        return self._clock()
+
     def submit(self, handle: Handle) -> None:
         """Queue a request."""
+        request = handle.request
         try:
-            row = self._row(handle.request)
+            row = make_row(request, self.loaded)
         except Exception as error:  # a tokenizer that cannot decode the prompt
             failure = RequestFailed(f"the prompt cannot be decoded: {cause(error)}")
             handle.fail(failure, self._clock())
             return
-        self.jobs[row.request_id] = Job(handle, row)
-        self._policy.arrive(Arrival(row.request_id, row.prefill_left), self._clock())
-
-    def _row(self, request: Request) -> Row:
-        facts = self.loaded.facts
-        end_ids = frozenset(request.params.stop_token_ids)
-        if not request.params.ignore_eos:
-            end_ids |= facts.end_ids
-        return Row(
-            request_id=request.request_id,
-            ids=list(request.prompt_ids),
-            params=request.params,
-            seed=request.seed,
-            mode=request.mode,
-            end_ids=end_ids,
-            context_length=facts.context_length,
-            text=TextStream(self.loaded.tokenizer, request.prompt_ids, request.params.stop),
+        handle.window.generation_mode = str(request.mode)
+        self.jobs.open(handle, row)
+        self.modes.relay.arrive(
+            Arrival(
+                row.request_id,
+                row.prefill_left,
+                tokens=row.prompt_length + row.room,
+                key=request.compatibility,
+                weight=request.weight,
+                cohort=request.cohort,
+                members=request.members,
+            ),
+            self._clock(),
         )
 
     def cancel(self, handle: Handle) -> None:
@@ -135,38 +153,29 @@ class Runner:
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         """End every open request."""
-        for job in list(self.jobs.values()):
+        for job in self.jobs:
             self._end(job, reason, error)
 
-    def run_next(self) -> bool:
-        """Run one quantum; False if there was none."""
-        quantum = self._policy.next(self._clock())
+    def run_next(self) -> float:
+        """Run one quantum.
+
+        Returns
+        -------
+        float
+            Seconds until there may be another: 0 after one that ran, infinity if nothing waits.
+        """
+        self._end_cancelled()
+        policy = self.modes.relay.running
+        quantum = self.modes.relay.next(self._clock())
         if quantum is None:
-            return False
-        jobs = [self.jobs[i] for i in _members(quantum)]
-        for job in jobs:
-            window = job.handle.window
-            if window.admitted is None:
-                window.admitted = window.prefill_started = self._clock()
-        try:
-            outcomes = self._forward(quantum, [job.row for job in jobs])
-        except Exception as error:  # whatever a forward raises ends its rows, and only those
-            for job in jobs:
-                self._end(job, FinishReason.ERROR, f"the forward failed: {cause(error)}", wipe=True)
+            return math.inf
+        if isinstance(quantum, Wait):
+            return max(0.0, quantum.until - self._clock())
+        if isinstance(quantum, Serve):
+            self._serve(policy, self.jobs[quantum.request_id], quantum.cohort)
         else:
-            self.caches_bytes = self._held_bytes()
-            for outcome in outcomes:
-                self._deliver(self.jobs[outcome.row.request_id], outcome)
-        return True
-
-    def snapshot(self) -> dict[str, Any]:
-        """The scheduler mode in force and its telemetry, as plain data."""
-        return {"mode": self._policy.name, self._policy.name: self._policy.snapshot()}
-
-    @property
-    def drafters(self) -> list[str]:
-        """Names of what drafts."""
-        return [] if self.step.drafter is None else self.step.drafter.name.split(", ")
+            self._run(policy, quantum)
+        return 0.0
 
     def inspect(self, ids: Sequence[int], top: int) -> list[tuple[int, float]]:
         """The likeliest next ids with their log-probabilities, after a forward of its own."""
@@ -179,17 +188,129 @@ class Runner:
         values: list[float] = logprobs[best].tolist()  # type: ignore[assignment]
         return list(zip(found, values, strict=True))
 
-    def _held_bytes(self) -> int:
-        head = self._head_caches
-        return self.step.caches.nbytes + (head.nbytes if head is not None else 0)
+    @cached_property
+    def unbatched(self) -> str | None:
+        """Why rows must be decoded one at a time; None where several share a forward."""
+        if not self.step.caches.rollback:
+            return self.fit.rollback_reason
+        return why_not_batched(self.loaded.target)
 
-    def _forward(self, quantum: Quantum, rows: list[Row]) -> list[Outcome]:
+    def measure_width(self, width: int) -> None:
+        """Find out what batches up to a width cost, unless it is known."""
+        self.fit = measure_width(self.loaded, self.fit, width)
+        if self._drafter is not None:
+            self._drafter.costs = self.fit.costs
+
+    def fork_executor(self, width: int | None) -> ForkExecutor:
+        """What makes forks of a request that has the model to itself."""
+        if self.unbatched is None:
+            self.measure_width(WIDEST if width is None else width)
+        return ForkExecutor(
+            self.step,
+            lambda request_id: self.jobs[request_id].row,
+            fits=self.memory.fits,
+            refusal=self.unbatched,
+            width=width,
+        )
+
+    @property
+    def drafters(self) -> list[str]:
+        """Names of what drafts under the mode in force."""
+        policy, drafter = self.modes.relay.current, self.step.drafter
+        if drafter is None or not policy.drafts:
+            return []
+        pool = ["pool"] if isinstance(policy, CohortPolicy) else []
+        return [*drafter.name.split(", "), *pool]
+
+    def _serve(self, policy: Policy, job: Job, cohort: str | None) -> None:
+        """Run one request from start to end, as its policy's gate and its caller wrap it."""
+        run: Callable[[], Mapping[str, Any]] = partial(self._alone, policy, job, cohort)
+        solo = job.handle.request.hooks.solo
+        try:
+            if isinstance(policy, HyperPolicy):
+                run = policy.bind(job.row.request_id, run, str(job.row.mode))
+            if solo is not None:
+                solo(run)
+            else:
+                run()
+        except Exception as error:  # of whoever wraps the run
+            if job.row.request_id in self.jobs:
+                self._end(job, FinishReason.ERROR, f"its run failed: {cause(error)}", wipe=True)
+            return
+        if job.row.request_id in self.jobs:
+            self._end(job, FinishReason.ERROR, "whoever wraps its run did not run it")
+
+    def _alone(self, policy: Policy, job: Job, cohort: str | None) -> dict[str, Any]:
+        """All quanta of one request; what a width executor and a solo hook get to wrap."""
+        request_id, chunk = job.row.request_id, self.modes.machine.chunk
+        while request_id in self.jobs:
+            left = job.row.prefill_left
+            if left:
+                self._run(policy, Prefill((request_id,), (min(left, chunk),), cohort))
+            else:
+                self._run(policy, Decode((request_id,), cohort=cohort))
+            go_on = self.between()
+            self._end_cancelled()
+            if not go_on and request_id in self.jobs:
+                self._end(job, FinishReason.CANCELLED)
+        window = job.handle.window
+        if window.finish_reason == FinishReason.ERROR:
+            raise RequestFailed(f"request {request_id} ended with an error, which its handle tells")
+        return {
+            "request_id": request_id,
+            "finish_reason": window.finish_reason,
+            "completion_tokens": window.completion_tokens,
+        }
+
+    def _end_cancelled(self) -> None:
+        for job in self.jobs.cancelled():
+            self._end(job, FinishReason.CANCELLED)
+
+    def _run(self, policy: Policy, quantum: Prefill | Decode) -> None:
+        """Run a forward over some requests, and tell their handles and the policy."""
         start = self._clock()
+        jobs = [self.jobs[request_id] for request_id in quantum.request_ids]
+        done = {job.row.request_id: 0 for job in jobs}
+        try:
+            for job in jobs:
+                if not job.admitted:
+                    self._admit(policy, job)
+            outcomes = self._forward(quantum, jobs)
+        except Exception as error:  # whatever a forward raises ends its rows, and only those
+            self._fail(jobs, cause(error))
+        else:
+            self.caches_bytes = self._held_bytes()
+            for outcome in outcomes:
+                done[outcome.row.request_id] = len(outcome.tokens)
+                self._deliver(self.jobs[outcome.row.request_id], outcome)
+        left = {i: self.jobs[i].row.prefill_left for i in done if i in self.jobs}
+        tokens = done if isinstance(quantum, Decode) else {}
+        now = self._clock()
+        self.modes.relay.ran(policy, quantum, Ran(now - start, left, tokens), now)
+
+    def _admit(self, policy: Policy, job: Job) -> None:
+        self.step.admit(job.row)
+        self.jobs.admit(job, policy.name, policy.rule, drafts=policy.drafts)
+        store = self._store(job.handle.request.hooks.restore)
+        if store is not None:
+            job.handle.window.cached_tokens = self.step.restore(job.row, store)
+
+    def _store(self, asked: Any) -> Any:
+        return self.prefix if asked == "engine" else asked
+
+    def _forward(self, quantum: Prefill | Decode, jobs: list[Job]) -> list[Outcome]:
+        start = self._clock()
+        rows = [job.row for job in jobs]
+        self.modes.joined(quantum, jobs)
         if isinstance(quantum, Prefill):
-            self.step.prefill(rows[0], quantum.tokens)
+            counts = [min(n, row.prefill_left) for n, row in zip(quantum.tokens, rows, strict=True)]
+            if any(counts):
+                self.step.prefill(rows, counts)
+            for job in jobs:
+                self._prefilled(job)
             return []
         width = sum(len(row.pending) for row in rows)
-        outcomes = self.step.cycle(rows)
+        outcomes = self.step.cycle(rows, again=quantum.again)
         shape = (len(rows), width + sum(o.drafted for o in outcomes), len(rows[0].ids) // 512)
         before = self._governor.threads
         threads = self._governor.observe(shape, self._clock() - start)
@@ -197,69 +318,63 @@ class Runner:
             blas.set_threads(threads)
         return outcomes
 
-    def _deliver(self, job: Job, outcome: Outcome) -> None:
-        handle, window = job.handle, job.handle.window
-        if outcome.tokens and window.first_token is None:
-            window.first_token = self._clock()
-            window.first_block = len(outcome.tokens)
-        window.record_cycle(outcome.drafted, outcome.accepted)
-        window.completion_tokens += len(outcome.tokens)
-        window.end_token = outcome.end_token
-        for token in outcome.tokens:
-            if token.text:
-                handle.push(token.text)
+    def _prefilled(self, job: Job) -> None:
+        store = self._store(job.handle.request.hooks.commit)
+        if store is not None:
+            self.step.save(job.row, store)
         try:
-            if handle.request.on_token is not None:
-                for token in outcome.tokens:
-                    handle.request.on_token(token.id, token.text)
-        except BaseException as error:  # the caller's code, even sys.exit(), ends its request only
-            self._end(job, FinishReason.ERROR, f"the on_token callback raised {cause(error)}")
+            self.jobs.prefilled(job)
+        except CallbackFailed as failure:
+            self._end(job, FinishReason.ERROR, str(failure))
+
+    def _deliver(self, job: Job, outcome: Outcome) -> None:
+        self.modes.tally(job, outcome)
+        try:
+            self.jobs.decoded(job, outcome)
+        except CallbackFailed as failure:
+            self._end(job, FinishReason.ERROR, str(failure))
             return
         if outcome.error is not None:
             self._end(job, FinishReason.ERROR, outcome.error, wipe=True)
         elif outcome.ended is not None:
             self._end(job, FinishReason(outcome.ended))
 
+    def _fail(self, jobs: Sequence[Job], reason: str) -> None:
+        """End the rows of a failed forward; the others go on, from their ids where need be."""
+        self.modes.failed(reason)
+        whole = self.step.recover()
+        for job in jobs:
+            if job.row.request_id in self.jobs:
+                self._end(job, FinishReason.ERROR, f"the forward failed: {reason}", wipe=whole)
+        if whole:
+            return
+        for job in self.jobs:
+            if job.admitted:
+                job.row.rewind()
+                self.modes.relay.rewind(job.row.request_id, job.row.prefill_left)
+
     def _end(
         self, job: Job, reason: FinishReason, error: str | None = None, *, wipe: bool = False
     ) -> None:
         """End a request once: free its slot, then tell its handle."""
-        handle, row = job.handle, job.row
-        del self.jobs[row.request_id]
-        self._policy.leave(row.request_id, self._clock())
-        self.step.release(row, wipe=wipe)
-        try:
-            rest = row.text.finish()
-        except Exception as failure:  # a tokenizer that cannot decode what the model said
-            rest, reason = "", FinishReason.ERROR
-            error = error or f"the text cannot be decoded: {cause(failure)}"
-        if rest:
-            handle.push(rest)
-        window = handle.window
-        window.completion_tokens = len(row.output)
-        window.ended = self._clock()
-        window.finish_reason = str(reason)
+        row = job.row
+        self.jobs.close(job)
+        self.modes.relay.leave(row.request_id, self._clock())
+        if job.admitted:
+            store = self._store(job.handle.request.hooks.commit)
+            if store is not None and reason is not FinishReason.ERROR:
+                self.step.save(row, store)
+            self.step.release(row, wipe=wipe)
+        self.modes.left(job)
         self.caches_bytes = self._held_bytes()
-        handle.finish(
-            Generation(
-                request_id=row.request_id,
-                text=row.text.text,
-                token_ids=tuple(row.output),
-                finish_reason=reason,
-                stats=GenerationStats.of(
-                    handle.request, window, self._policy.name, row.draft_error
-                ),
-                window=window,
-                error=error,
-            )
-        )
+        self.jobs.finish(job, reason, error)
+
+    def _held_bytes(self) -> int:
+        head = self._head_caches
+        return self.step.caches.nbytes + (head.nbytes if head is not None else 0)
 
 
 def _weights_bytes(loaded: LoadedModel) -> int:
     arrays: Any = tree_flatten(loaded.target.model.parameters(), destination={})
     head = loaded.head.facts.nbytes if loaded.head is not None else 0
     return sum(int(array.nbytes) for array in arrays.values()) + head
-
-
-def _members(quantum: Quantum) -> tuple[str, ...]:
-    return quantum.request_ids if isinstance(quantum, Decode) else (quantum.request_id,)

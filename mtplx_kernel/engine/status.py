@@ -46,6 +46,7 @@ def describe(
     if runner is None:
         return {**known, "memory_bytes": 0}
     weights, caches = runner.weights_bytes, runner.caches_bytes
+    prefixes = runner.prefix.nbytes if runner.prefix is not None else 0
     return {
         **known,
         "drafters": runner.drafters,
@@ -53,8 +54,9 @@ def describe(
         "head_reason": runner.head_reason,
         "verify_ms": _costs(runner),
         "costs_from": runner.fit.origin,
-        "scheduler": runner.snapshot(),
-        "memory_bytes": weights + caches,
+        "scheduler": runner.modes.snapshot(),
+        "prefix_cache": runner.prefix.snapshot() if runner.prefix is not None else {},
+        "memory_bytes": weights + caches + prefixes,
         "weights_bytes": weights,
         "caches_bytes": caches,
     }

@@ -1,4 +1,4 @@
-"""What happened to every request, as records: the one source of stats, status and pictures."""
+"""What happened to every request and cohort: the one source of stats, status and pictures."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ class DecodeWindow:
 
     request_id: str
     submitted: float
+    generation_mode: str = "ar"
+    """What it runs in: mode ar also where mode mtp was asked for and could not be had."""
+    scheduler_mode: str = "serial"
+    scheduler_policy: str = "fifo"
     admitted: float | None = None
     prefill_started: float | None = None
     first_token: float | None = None
@@ -34,6 +38,14 @@ class DecodeWindow:
     verify_calls: int = 0
     drafted_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
+    cached_tokens: int | None = None
+    slot: int | None = None
+    lane: int | None = None
+    cohort_id: str | None = None
+    width: int = 0
+    """The most rows that shared a decode forward with it, itself included."""
+    mtp_disabled_reason: str | None = None
+    draft_error: str | None = None
 
     @property
     def decode_tok_s(self) -> float | None:
@@ -65,18 +77,51 @@ class DecodeWindow:
             self.accepted_by_depth[depth] += 1
 
 
+@dataclass(slots=True)
+class CohortRecord:
+    """Rows that decoded together; times as in `DecodeWindow`. Written by the owner thread alone.
+
+    Attributes
+    ----------
+    key
+        What its rows have in common.
+    lane
+        How many slots it has.
+    members
+        Request ids, in the order in which they joined.
+    """
+
+    cohort_id: str
+    key: str
+    lane: int
+    sealed: float
+    members: list[str] = field(default_factory=list)
+    ended: float | None = None
+
+
 class Timeline:
-    """A bounded ring of decode windows, the newest last.
+    """Bounded rings of decode windows and cohorts, the newest last.
 
     Parameters
     ----------
     capacity
-        How many requests are remembered.
+        How many requests, and how many cohorts, are remembered.
     """
 
     def __init__(self, capacity: int = TIMELINE_CAPACITY) -> None:
         self._windows: deque[DecodeWindow] = deque(maxlen=capacity)
+        self._cohorts: deque[CohortRecord] = deque(maxlen=capacity)
         self._lock = threading.Lock()
+
+    def form(self, cohort: CohortRecord) -> None:
+        """Remember a cohort from now on."""
+        with self._lock:
+            self._cohorts.append(cohort)
+
+    def cohorts(self) -> list[CohortRecord]:
+        """The remembered cohorts, oldest first."""
+        with self._lock:
+            return list(self._cohorts)
 
     def open(self, window: DecodeWindow) -> None:
         """Remember a request from now on; its window fills in as it runs."""

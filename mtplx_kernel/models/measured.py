@@ -32,6 +32,7 @@ LONGEST_S = 3600.0
 LONGEST_BLOCK = 64
 """Blocks that a verify may have; what they cost must be above 0 also where it is extrapolated."""
 DEEPEST = 16
+MOST_ROWS = 64
 HEAD_PARTS = {"first", "step"}
 LATEST = 1e11
 VERSIONED = ("mlx", "mlx-lm", "mtplx-kernel")
@@ -90,7 +91,40 @@ class Measured:
         return _date(self.when)
 
 
-Kept = TypeVar("Kept", Measured, Tuned)
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Costs of forwards over several rows, measured where a scheduler mode wants them.
+
+    Attributes
+    ----------
+    tokens
+        Block lengths.
+    seconds
+        By the number of rows: seconds of a forward for each block length, with all its logits.
+    head
+        By the number of rows: seconds of the head's parts; empty without a head.
+    position
+        Seconds that the logits of one position more take.
+    when
+        Unix time of the oldest of the measurements.
+    """
+
+    tokens: tuple[int, ...]
+    seconds: Mapping[int, tuple[float, ...]]
+    head: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    position: float = 0.0
+    when: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        if list(self.tokens) != sorted(set(self.tokens)) or self.tokens[:1] != (1,):
+            raise ValueError(f"block lengths ascend from 1, unlike {self.tokens}")
+        if any(len(s) != len(self.tokens) or len(s) < 2 for s in self.seconds.values()):
+            raise ValueError("every lane has as many seconds as block lengths, at least two")
+        if any(set(parts) != HEAD_PARTS for parts in self.head.values()):
+            raise ValueError(f"a head's parts are {sorted(HEAD_PARTS)}")
+
+
+Kept = TypeVar("Kept", Measured, Tuned, Lanes)
 
 
 def key(*, folder: Path, precision: str, device: str, blas: str, head: str = "none") -> str:
@@ -177,12 +211,9 @@ def recall_tuned(key: str, now: float | None = None) -> Tuned | None:
 
 
 def keep(key: str, measured: Measured) -> str | None:
-    """Keep a measurement for later loads; a file is there whole or not at all.
+    """Keep a measurement for later loads; why that could not be, in a clause.
 
-    Returns
-    -------
-    str or None
-        Why it could not be kept, in a clause.
+    A file is there whole or not at all.
     """
     costs = asdict(replace(measured, head=dict(measured.head)))
     del costs["tuned"]
@@ -204,6 +235,16 @@ def keep_tuned(key: str, tuned: Tuned | None) -> str | None:
     except (OSError, RuntimeError) as error:
         return f"it cannot be removed ({_line(error)})"
     return None
+
+
+def recall_lanes(key: str, now: float | None = None) -> Lanes | None:
+    """What several rows cost, as kept under a key; None if nothing is."""
+    return _read(_lanes_file, _lanes_of, key, now)[0]
+
+
+def keep_lanes(key: str, lanes: Lanes) -> str | None:
+    """Keep what several rows cost, beside what one does; why that could not be, in a clause."""
+    return _write(_lanes_file, key, asdict(lanes))
 
 
 def count() -> int:
@@ -234,6 +275,10 @@ def _costs_file(key: str) -> Path:
 
 def _tuned_file(key: str) -> Path:
     return _folder() / f"{key}.tuned.json"
+
+
+def _lanes_file(key: str) -> Path:
+    return _folder() / f"{key}.lanes.json"
 
 
 def _read(
@@ -284,7 +329,7 @@ def _costs_of(content: Mapping[str, Any]) -> Measured:
     found = Measured(
         tokens=tuple(_whole(n, 1, 2**20) for n in content["tokens"]),
         seconds=tuple(_number(s, LONGEST_S) for s in content["seconds"]),
-        head={str(name): _number(s, LONGEST_S) for name, s in content["head"].items()},
+        head=_parts_of(content["head"]),
         threads=None if threads is None else _whole(threads, 1, most),
         when=_number(content["when"], LATEST),
     )
@@ -300,6 +345,24 @@ def _tuned_of(content: Mapping[str, Any]) -> Tuned:
     return Tuned(
         None if depth is None else _whole(depth, 0, DEEPEST), _number(content["when"], LATEST)
     )
+
+
+def _lanes_of(content: Mapping[str, Any]) -> Lanes:
+    position = content["position"]
+    return Lanes(
+        tokens=tuple(_whole(n, 1, 2**20) for n in content["tokens"]),
+        seconds={
+            _whole(int(rows), 2, MOST_ROWS): tuple(_number(s, LONGEST_S) for s in seconds)
+            for rows, seconds in content["seconds"].items()
+        },
+        head={int(rows): _parts_of(parts) for rows, parts in content["head"].items()},
+        position=0.0 if position == 0 else _number(position, LONGEST_S),
+        when=_number(content["when"], LATEST),
+    )
+
+
+def _parts_of(content: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): _number(s, LONGEST_S) for name, s in content.items()}
 
 
 def _whole(value: object, least: int, most: int) -> int:

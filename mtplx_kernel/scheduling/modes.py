@@ -1,50 +1,45 @@
-"""The scheduler modes by name, and which of them this version has."""
+"""The scheduler modes by name, and the policy of each."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Callable, Mapping
 
-from mtplx_kernel.errors import InvalidRequest
-from mtplx_kernel.scheduling.policy import PREFILL_CHUNK, Policy
+from mtplx_kernel.scheduling.ar_batch import ARBatchPolicy
+from mtplx_kernel.scheduling.cohort import CohortPolicy
+from mtplx_kernel.scheduling.cooperative import CooperativePolicy
+from mtplx_kernel.scheduling.hyper import HyperPolicy
+from mtplx_kernel.scheduling.mtp_batch import MTPBatchPolicy
+from mtplx_kernel.scheduling.options import SchedulerMode, SchedulerOptions, check_mode
+from mtplx_kernel.scheduling.policy import Machine, Policy
 from mtplx_kernel.scheduling.serial import SerialPolicy
 
+__all__ = ["POLICIES", "SchedulerMode", "check_mode", "make_policy"]
 
-class SchedulerMode(StrEnum):
-    """How the engine shares the model between requests."""
-
-    SERIAL = "serial"
-    COOPERATIVE = "cooperative"
-    AR_BATCH = "ar_batch"
-    MTP_BATCH = "mtp_batch"
-    MTP_COHORT_EXPERIMENTAL = "mtp_cohort_experimental"
-    HYPER = "hyper"
-
-
-POLICIES = {SchedulerMode.SERIAL: SerialPolicy}
+POLICIES: Mapping[SchedulerMode, Callable[[SchedulerOptions, Machine], Policy]] = {
+    SchedulerMode.SERIAL: lambda _, machine: SerialPolicy(machine),
+    SchedulerMode.COOPERATIVE: CooperativePolicy,
+    SchedulerMode.AR_BATCH: ARBatchPolicy,
+    SchedulerMode.MTP_BATCH: MTPBatchPolicy,
+    SchedulerMode.MTP_COHORT_EXPERIMENTAL: CohortPolicy,
+    SchedulerMode.HYPER: lambda _, machine: HyperPolicy(machine),
+}
 
 
-def make_policy(name: str, device: str) -> Policy:
+def make_policy(name: str, options: SchedulerOptions, machine: Machine) -> Policy:
     """Build the policy of a scheduler mode.
 
     Parameters
     ----------
     name
         One of `SchedulerMode`.
-    device
-        "cpu" or "gpu": how much of a prompt is fed at once.
+    options
+        As `SchedulerOptions.of` gives them for this mode: an experimental mode is refused there.
+    machine
+        What the model and the machine can do.
 
     Raises
     ------
     InvalidRequest
-        If the name is unknown, or known but not in this version.
+        If the name is unknown.
     """
-    return POLICIES[check_mode(name)](PREFILL_CHUNK[device])
-
-
-def check_mode(name: str) -> SchedulerMode:
-    """The scheduler mode of this name; InvalidRequest as for `make_policy`."""
-    if name in POLICIES:
-        return SchedulerMode(name)
-    allowed = ", ".join(POLICIES)
-    what = "is not in this version" if name in list(SchedulerMode) else "is no scheduler"
-    raise InvalidRequest(f"scheduler {str(name)!r} {what}; allowed: {allowed}")
+    return POLICIES[check_mode(name)](options, machine)

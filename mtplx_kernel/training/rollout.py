@@ -133,7 +133,7 @@ def _write(
     token, chosen = prefix[:, 0], mx.zeros((rows,), mx.uint8)
     tokens, sampled = [token], [chosen]
     for n in range(length - 1):
-        mx.eval(token, chosen, state)
+        _settle(token, chosen, state)
         hidden = target.forward(token[:, None], caches)
         logits = target.logits(hidden[:, -1])
         noise = step_noise(keys, n, logits.shape)
@@ -145,6 +145,12 @@ def _write(
     rolled = Rolled(mx.stack(tokens, axis=1), mx.stack(sampled, axis=1))
     mx.eval(rolled.tokens, rolled.sampled)
     yield rolled
+
+
+def _settle(*arrays: Any) -> None:
+    """Wait for a step, and for what holds on to its caches until it is over."""
+    mx.eval(arrays)
+    mx.synchronize()
 
 
 def step_noise(keys: mx.array, step: int, shape: Sequence[int]) -> mx.array:

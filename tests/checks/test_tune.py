@@ -122,7 +122,7 @@ def test_a_failure_or_an_interrupt_leaves_the_depth(
     runner = engine._owner.runner
     assert runner is not None
 
-    def broken(*rows: Any) -> Any:
+    def broken(*rows: Any, **options: Any) -> Any:
         raise ValueError("a broken step")
 
     with monkeypatch.context() as patch:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from mtplx_kernel.decoding.drafting import Drafts
+from mtplx_kernel.decoding.drafting import Drafts, Slotless
 from mtplx_kernel.decoding.row import Row
 from tests.tiny import END_ID, VOCABULARY
 
@@ -15,7 +15,7 @@ Guess = Callable[[list[int], int], list[int]]
 """From the true continuation and a depth to the drafts."""
 
 
-class ForcedDrafter:
+class ForcedDrafter(Slotless):
     """Knows what each row's true output is and distorts it."""
 
     name = "forced"

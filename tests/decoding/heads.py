@@ -15,12 +15,13 @@ class TrueHead(Head):
     """Drafts a row's true continuation, wrong at every `wrong_every`th position.
 
     Its cache holds what it was fed: the states as keys, the tokens as values. Its own state is
-    (slot, position), so that its drafts are right only if it was fed in the right places.
+    (row, position), and it knows a row by the first token in its cache, so its drafts are right
+    only if it was fed in the right places and its cache went where its row went.
 
     Parameters
     ----------
     truths
-        Prompt and output of the row in each slot.
+        Prompt and output of each row; no two have the same second token.
     """
 
     family = "true"
@@ -37,10 +38,12 @@ class TrueHead(Head):
         return [KVCache()]
 
     def feed(self, features: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
-        cache[0].update_and_fetch(features[:, None], tokens[:, None, :, None].astype(mx.float32))
-        span = cache[0].span
-        slots = mx.arange(span.first, span.first + span.rows)
-        return mx.stack([mx.broadcast_to(slots[:, None], tokens.shape), span.positions], axis=-1)
+        _, fed = cache[0].update_and_fetch(
+            features[:, None], tokens[:, None, :, None].astype(mx.float32)
+        )
+        rows = mx.argmax(fed[:, 0, :1] == self._truths[:, 1], axis=-1)
+        positions = cache[0].span.positions
+        return mx.stack([mx.broadcast_to(rows, tokens.shape), positions], axis=-1)
 
     def recur(self, hidden: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
         # What a position holds is known from its token: states of drafts are marked by 7.
@@ -48,8 +51,8 @@ class TrueHead(Head):
         return self.feed(mx.full((*tokens.shape, size), 7.0), tokens, cache)
 
     def logits(self, hidden: mx.array) -> mx.array:
-        slots, positions = hidden[..., 0], hidden[..., 1] + 2
-        ids = self._truths[slots, positions]
+        rows, positions = hidden[..., 0], hidden[..., 1] + 2
+        ids = self._truths[rows, positions]
         ids = mx.where(positions % self._wrong_every == 0, (ids + 1) % VOCABULARY, ids)
         return mx.where(mx.arange(VOCABULARY) == ids[..., None], 20.0, 0.0)
 

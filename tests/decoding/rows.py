@@ -19,7 +19,7 @@ class Letters:
         return "".join(chr(0x4E00 + i) for i in ids)
 
 
-def make_row(prompt: Sequence[int], slot: int = 0, **options: Any) -> Row:
+def make_row(prompt: Sequence[int], number: int = 0, **options: Any) -> Row:
     params = SamplingParams(**{"max_tokens": 24, "mode": "mtp", "seed": 5, **options})
     assert params.mode is not None
     assert params.seed is not None
@@ -27,7 +27,7 @@ def make_row(prompt: Sequence[int], slot: int = 0, **options: Any) -> Row:
     if not params.ignore_eos:
         end_ids |= {END_ID}
     return Row(
-        request_id=f"row-{slot}",
+        request_id=f"row-{number}",
         ids=list(prompt),
         params=params,
         seed=params.seed,
@@ -35,12 +35,19 @@ def make_row(prompt: Sequence[int], slot: int = 0, **options: Any) -> Row:
         end_ids=end_ids,
         context_length=512,
         text=TextStream(Letters(), prompt, params.stop),
-        slot=slot,
     )
 
 
 def as_ar(row: Row) -> Row:
     row.mode, row.drafting = GenerationMode.AR, False
+    return row
+
+
+def start(step: DecodeStep, row: Row, chunk: int = 4) -> Row:
+    """Admit a row and feed its prompt."""
+    step.admit(row)
+    while row.prefill_left:
+        step.prefill([row], [min(chunk, row.prefill_left)])
     return row
 
 
@@ -55,27 +62,14 @@ def run(
     Returns how each row ended.
     """
     for row in rows:
-        while row.prefill_left:
-            step.prefill(row, min(chunk, row.prefill_left))
+        start(step, row, chunk)
     ends: dict[str, str] = {}
     live = list(rows)
     while live:
-        for part in neighbours(live):
-            for outcome in step.cycle(part):
-                assert outcome.error is None
-                if outcome.ended is not None:
-                    ends[outcome.row.request_id] = outcome.ended
+        for outcome in step.cycle(live):
+            assert outcome.error is None
+            if outcome.ended is not None:
+                ends[outcome.row.request_id] = outcome.ended
         live = [row for row in live if row.request_id not in ends]
         after_cycle(live)
     return [ends[row.request_id] for row in rows]
-
-
-def neighbours(rows: list[Row]) -> list[list[Row]]:
-    """Split rows, in slot order, into runs of neighbouring slots."""
-    parts: list[list[Row]] = []
-    for row in rows:
-        if parts and parts[-1][-1].slot + 1 == row.slot:
-            parts[-1].append(row)
-        else:
-            parts.append([row])
-    return parts

@@ -79,7 +79,7 @@ def fit(model: Any, drafter: GuessDrafter, law: dict[tuple[int, int], float], ru
         rows = [
             make_row(
                 PROMPT,
-                slot=i,
+                number=i,
                 seed=batch * SLOTS + i,
                 max_tokens=TOKENS,
                 depth=2,
@@ -157,9 +157,7 @@ def test_rules_of_one_batch_do_not_mix() -> None:
 
     def texts(slots: Sequence[int]) -> list[list[int]]:
         step = DecodeStep(Target(model), SlotCaches(model, len(jobs)), DrawnDrafter(ids, shares))
-        rows = [
-            make_row(PROMPT, slot=i, seed=40 + i, max_tokens=15, depth=2, **jobs[i]) for i in slots
-        ]
+        rows = [make_row(PROMPT, i, seed=40 + i, max_tokens=15, depth=2, **jobs[i]) for i in slots]
         run(step, rows)
         return [row.output for row in rows]
 

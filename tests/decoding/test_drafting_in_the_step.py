@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from mtplx_kernel.decoding.depth import CostCurve
+from mtplx_kernel.decoding.depth import CostCurve, Costs, CostSurface
 from mtplx_kernel.decoding.lookup import NGRAM_SIZES, LookupDrafter
 from mtplx_kernel.decoding.params import MAX_DEPTH
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep
+from tests.decoding.rows import start
 from tests.decoding.toy import Context, GuessDrafter, ToyStep, toy_row
 
 PERIOD = 5
@@ -39,7 +40,7 @@ def test_repeating_text_takes_few_forwards(monkeypatch: pytest.MonkeyPatch) -> N
     toy = ToyStep(monkeypatch, next_in_turn, PERIOD)
     row = counting_row()
     step = toy.make(LookupDrafter())
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     decode(step, row)
     assert row.output == TRUTH
     assert toy.target.forwards == 1 + -(-COUNT // (MAX_DEPTH + 1))
@@ -51,14 +52,14 @@ def test_a_drafter_recovers_from_a_bad_start(
 ) -> None:
     """Guesses that failed in earlier requests are held against the text all the same."""
     toy = ToyStep(monkeypatch, next_in_turn, PERIOD)
-    drafter = LookupDrafter(CostCurve((1, 2, 17), (1.0, 1.4, 7.4)))
+    drafter = LookupDrafter(Costs(CostSurface(CostCurve((1, 2, 17), (1.0, 1.4, 7.4)))))
     for n in NGRAM_SIZES:
         for _ in range(100):
             drafter._rates[n].observe(1, 0)
     step = toy.make(drafter)
     step._look_ahead = look_ahead
     row = counting_row()
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     accepted = 0
     while row.room > 0:
         accepted += step.cycle([row])[0].accepted
@@ -77,7 +78,7 @@ def test_a_drafter_that_fails_costs_speed_only(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(drafter, call, fail)
     step = toy.make(drafter)
     row = counting_row()
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     decode(step, row)
     step.release(row)
     assert row.output == TRUTH
@@ -96,7 +97,7 @@ def test_pending_tokens_of_a_recurrent_model_are_bounded(
 
     step = toy.make(GuessDrafter(half_right), recurrent=True)
     row = counting_row()
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     longest = 0
     while row.room > 0:
         step.cycle([row])

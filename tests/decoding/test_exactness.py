@@ -14,7 +14,7 @@ from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.step import DecodeStep
 from mtplx_kernel.models.target import Target
 from tests.decoding.drafters import GUESSES, ForcedDrafter
-from tests.decoding.rows import as_ar, make_row, run
+from tests.decoding.rows import as_ar, make_row, run, start
 from tests.tiny import CONFIGS, build
 
 PROMPT = (5, 6, 7, 8, 9, 40, 41)
@@ -102,7 +102,7 @@ def test_ragged_rows_equal_single_rows(kind: str, guess: str) -> None:
     drafter = ForcedDrafter({f"row-{i}": t for i, t in enumerate(truths)}, GUESSES[guess])
     step = DecodeStep(target(kind), SlotCaches(target(kind).model, slots=4), drafter)
     rows = [
-        make_row(p, slot=i, depth=1 + i, **SAMPLERS[s])
+        make_row(p, number=i, depth=1 + i, **SAMPLERS[s])
         for i, (p, s) in enumerate(zip(PROMPTS, names, strict=True))
     ]
     run(step, rows)
@@ -112,17 +112,16 @@ def test_ragged_rows_equal_single_rows(kind: str, guess: str) -> None:
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "qwen3_5", "deepseek_v3", "nemotron_h"])
 def test_a_slot_is_reused_by_the_next_row(kind: str) -> None:
     """A new row in a used slot, beside a row that goes on, sees nothing of the old one."""
-    caches = SlotCaches(target(kind).model, slots=2)
-    step = DecodeStep(target(kind), caches, None)
-    long = as_ar(make_row(PROMPTS[2], slot=0, max_tokens=24, ignore_eos=True))
-    first = as_ar(make_row(PROMPTS[1], slot=1, max_tokens=5, ignore_eos=True))
+    step = DecodeStep(target(kind), SlotCaches(target(kind).model), None)
+    long = as_ar(make_row(PROMPTS[2], number=0, max_tokens=24, ignore_eos=True))
+    first = as_ar(make_row(PROMPTS[1], number=1, max_tokens=5, ignore_eos=True))
     for row in (long, first):
-        if row.prefill_left:
-            step.prefill(row, row.prefill_left)
+        start(step, row, chunk=999)
     for _ in range(5):
         step.cycle([long, first])
-    second = as_ar(make_row(PROMPTS[3], slot=1, max_tokens=10, ignore_eos=True))
-    step.prefill(second, second.prefill_left)
+    step.release(first)
+    second = as_ar(make_row(PROMPTS[3], number=1, max_tokens=10, ignore_eos=True))
+    start(step, second)
     for _ in range(10):
         step.cycle([long, second])
     alone = DecodeStep(target(kind), SlotCaches(target(kind).model), None)
@@ -143,12 +142,13 @@ def test_caches_equal_plain_decoding_after_every_cycle(kind: str, guess: str) ->
     step = DecodeStep(target(kind), caches, ForcedDrafter({"row-0": truth}, GUESSES[guess]))
     plain = DecodeStep(target(kind), plain_caches, None)
     twin = make_row(PROMPT)
+    plain.admit(twin)
 
     def compare(live: list[Any]) -> None:
         for row in live:
             twin.ids[:] = row.ids
             while twin.committed < row.committed:
-                plain.prefill(twin, 1)
+                plain.prefill([twin], [1])
             for ours, theirs in zip(
                 caches.contents(0, row.committed),
                 plain_caches.contents(0, row.committed),

@@ -11,14 +11,14 @@ import pytest
 
 from mtplx_kernel.caching.slots import SlotCaches
 from mtplx_kernel.decoding.combined import CombinedDrafter
-from mtplx_kernel.decoding.depth import PROBE_EVERY, CostCurve
-from mtplx_kernel.decoding.head_drafting import HeadCost, HeadDrafter
+from mtplx_kernel.decoding.depth import FLAT, PROBE_EVERY, CostCurve, Costs, CostSurface, HeadCost
+from mtplx_kernel.decoding.head_drafting import HeadDrafter
 from mtplx_kernel.decoding.lookup import LookupDrafter
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep
 from mtplx_kernel.models.target import Target
 from tests.decoding.heads import FailingHead, TrueHead
-from tests.decoding.rows import as_ar, make_row, run
+from tests.decoding.rows import as_ar, make_row, run, start
 from tests.tiny import CONFIGS, VOCABULARY, build
 
 PROMPTS = ((5, 6, 7, 8, 9, 40, 41), (90, 2), (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3))
@@ -50,7 +50,7 @@ def rows_of(
     kind: str, sampler: str, count: int, **options: Any
 ) -> tuple[list[Row], list[list[int]]]:
     settings = {"max_tokens": LENGTH, "ignore_eos": True, **SAMPLERS[sampler], **options}
-    rows = [make_row(PROMPTS[i], slot=i, **settings) for i in range(count)]
+    rows = [make_row(PROMPTS[i], number=i, **settings) for i in range(count)]
     return rows, [truth(kind, PROMPTS[i], sampler) for i in range(count)]
 
 
@@ -87,7 +87,7 @@ def test_every_pair_is_fed_in_its_place(kind: str) -> None:
     for row in rows:
         state = drafter._states[row.request_id]
         assert state.fed >= len(row.ids) - 5
-        keys, values = drafter.caches.contents(row.slot, state.fed)
+        keys, values = drafter.caches.contents(row.place, state.fed)
         states = target(kind).forward(mx.array([row.ids]), None)[0, : state.fed]
         assert mx.allclose(keys[0], states, rtol=1e-4, atol=1e-5)
         assert values[0, :, 0].tolist() == row.ids[1 : state.fed + 1]
@@ -106,9 +106,10 @@ def test_long_prompts_are_fed_as_they_are_prefilled() -> None:
     drafter = head_drafter(TrueHead([prompt]), 1)
     step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
     row = make_row(prompt)
+    step.admit(row)
     fed = []
     for count in (10, 10, 70, 8):
-        step.prefill(row, count)
+        step.prefill([row], [count])
         fed.append(drafter._states[row.request_id].fed)
     assert fed == [0, 19, 89, 89]  # all that is known but one, once there are enough
     values = drafter.caches.contents(0, 89)[1]
@@ -130,7 +131,13 @@ def test_a_head_that_fails_costs_speed_only(fault: str) -> None:
     assert row.depth == 0
 
 
+def priced(curve: CostCurve, first: float, step: float) -> Costs:
+    """One row's costs."""
+    return Costs(CostSurface(curve), {1: HeadCost(first, step)})
+
+
 DEAR = CostCurve((1, 2, 17), (1.0, 1.9, 15.4))
+CHEAP = priced(CostCurve((1, 17), (1.0, 2.0)), 0.3, 0.2)
 
 
 def test_a_head_that_is_not_worth_it_is_only_probed() -> None:
@@ -138,11 +145,11 @@ def test_a_head_that_is_not_worth_it_is_only_probed() -> None:
     settings: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "depth": None}
     plain = as_ar(make_row(prompt, **settings))
     run(DecodeStep(target("llama"), SlotCaches(target("llama").model), None), [plain])
-    drafter = head_drafter(TrueHead([plain.ids], 1), 1, curve=DEAR, cost=HeadCost(0.2, 0.1))
+    drafter = head_drafter(TrueHead([plain.ids], 1), 1, costs=priced(DEAR, 0.2, 0.1))
     step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
     row = make_row(prompt, **settings)
     made: list[int] = []
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     while row.room:
         made.append(step.cycle([row])[0].drafted)
     assert row.ids == plain.ids
@@ -155,14 +162,15 @@ def test_a_head_that_is_not_worth_it_is_only_probed() -> None:
 def test_each_row_is_drafted_for_by_what_promises_most() -> None:
     """Text in a loop is copied for nothing; the head drafts where nothing was seen before."""
     loop, fresh = [1, 2, 3] * 6, list(range(40, 58))
-    head = head_drafter(TrueHead([loop, fresh]), 2, cost=HeadCost(0.3, 0.2))
-    drafter = CombinedDrafter(head, LookupDrafter(CostCurve((1, 17), (1.0, 2.0))))
-    rows = [make_row(loop, slot=0), make_row(fresh, slot=1)]
+    head = head_drafter(TrueHead([loop, fresh]), 2, costs=priced(FLAT, 0.1, 0.05))
+    drafter = CombinedDrafter(head, LookupDrafter())
+    rows = [make_row(loop, number=0), make_row(fresh, number=1)]
     for row in rows:
         row.committed = len(row.ids) - 1
     drafter.see(rows, [0, 0], mx.zeros((2, 17, 4)))
+    drafter.text.observe(rows[0], 0, [1, 2, 3, 1, 2, 3, 1, 2])
     drafts = drafter.propose(rows, [4, 4])
-    assert drafts.known[0] == [1, 2, 3]
+    assert drafts.known[0] == [1, 2, 3, 1]
     assert drafts.known[1] is None
     assert drafts.counts[1] > 0
     assert drafts.compute is not None
@@ -217,7 +225,8 @@ def test_a_forward_that_fails_does_not_outlive_its_row() -> None:
     drafter = head_drafter(TrueHead(truths), 1)
     step = DecodeStep(target("llama"), SlotCaches(target("llama").model), drafter)
     row = make_row(prompt)
-    step.prefill(row, 40)
+    step.admit(row)
+    step.prefill([row], [40])
     row.committed = 39
     drafter.caches.layers[0].keys = drafter.caches.layers[0].keys + unable()
     step.release(row, wipe=True)
@@ -247,8 +256,8 @@ def test_a_failing_head_is_no_matter_of_rows_in_mode_ar() -> None:
 def test_a_fixed_depth_is_drafted_for_by_the_head_where_ids_depend_on_it() -> None:
     loop = [1, 2, 3] * 6
     for rule, by_head in (("coupled", False), ("rejection", True), ("block", True)):
-        head = head_drafter(TrueHead([loop]), 1, cost=HeadCost(0.3, 0.2))
-        drafter = CombinedDrafter(head, LookupDrafter(CostCurve((1, 17), (1.0, 2.0))))
+        head = head_drafter(TrueHead([loop]), 1, costs=CHEAP)
+        drafter = CombinedDrafter(head, LookupDrafter())
         row = make_row(loop, depth=2, temperature=1.0, acceptance=rule)
         row.committed = len(row.ids) - 1
         drafter.see([row], [0], mx.zeros((1, 17, 4)))

@@ -12,7 +12,7 @@ from mtplx_kernel.caching.slots import SlotCaches, StockCaches
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep
 from mtplx_kernel.models.target import Target
-from tests.decoding.rows import as_ar, make_row, run
+from tests.decoding.rows import as_ar, make_row, run, start
 from tests.tiny import build
 
 PROMPT = (5, 6, 7, 8)
@@ -25,8 +25,8 @@ def target(kind: str) -> Target:
     return Target(build(kind))
 
 
-def row_of(prompt: tuple[int, ...], slot: int = 0, count: int = 10) -> Row:
-    return as_ar(make_row(prompt, slot=slot, max_tokens=count, ignore_eos=True))
+def row_of(prompt: tuple[int, ...], number: int = 0, count: int = 10) -> Row:
+    return as_ar(make_row(prompt, number=number, max_tokens=count, ignore_eos=True))
 
 
 @cache
@@ -37,8 +37,8 @@ def alone(kind: str, prompt: tuple[int, ...]) -> list[int]:
 
 
 def started(step: DecodeStep, row: Row, cycles: int) -> Row:
-    if row.prefill_left:
-        step.prefill(row, row.prefill_left)
+    if row.slot is None:
+        start(step, row, chunk=999)
     for _ in range(cycles):
         step.cycle([row])
     return row
@@ -69,8 +69,8 @@ def test_a_row_goes_on_when_a_waiting_one_is_released(kind: str, caches: str) ->
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "nemotron_h"])
 def test_rows_come_and_go_between_cycles(kind: str) -> None:
     step = DecodeStep(target(kind), SlotCaches(target(kind).model, slots=2), None)
-    first = started(step, row_of(PROMPT, slot=0), cycles=2)
-    second = started(step, row_of(OTHER, slot=1), cycles=1)
+    first = started(step, row_of(PROMPT, number=0), cycles=2)
+    second = started(step, row_of(OTHER, number=1), cycles=1)
     for rows in ([first, second], [first], [second], [second], [first, second], [first, second]):
         step.cycle(rows)
     assert first.output == alone(kind, PROMPT)[:6]

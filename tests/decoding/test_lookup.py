@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtplx_kernel.decoding.depth import CostCurve
-from mtplx_kernel.decoding.lookup import NGRAM_SIZES, LookupDrafter
+from mtplx_kernel.decoding.depth import CostCurve, Costs, CostSurface
+from mtplx_kernel.decoding.lookup import NGRAM_SIZES, PRIORS, LookupDrafter
 from mtplx_kernel.decoding.row import Row
 from tests.decoding.toy import toy_row
 
 
-def row_of(ids: Sequence[int], slot: int = 0) -> Row:
-    return toy_row(tuple(ids), slot=slot)
+def row_of(ids: Sequence[int], number: int = 0) -> Row:
+    return toy_row(tuple(ids), number=number)
 
 
 def ids_of(drafter: LookupDrafter, rows: list[Row], depths: list[int]) -> list[list[int]]:
-    return [guess.ids for guess in drafter.guess(rows, depths)]
+    return [ids or [] for ids in drafter.propose(rows, depths).known]
 
 
 def guess(ids: Sequence[int], depth: int) -> list[int]:
@@ -71,7 +71,7 @@ def test_an_index_that_grows_equals_a_fresh_one(ids: list[int], cuts: set[int]) 
 
 def test_rows_do_not_share_their_text() -> None:
     drafter = LookupDrafter()
-    one, two = row_of([1, 2, 3, 1, 2], slot=0), row_of([1, 2], slot=1)
+    one, two = row_of([1, 2, 3, 1, 2], number=0), row_of([1, 2], number=1)
     assert ids_of(drafter, [one, two], [1, 1]) == [[3], []]
     two.ids += [9, 1, 2]
     assert ids_of(drafter, [one, two], [2, 3]) == [[3, 1], [9, 1, 2]]
@@ -83,11 +83,11 @@ def test_a_released_row_is_forgotten() -> None:
     assert ids_of(drafter, [row], [1]) == [[3]]
     drafter.release(row)
     assert ids_of(drafter, [row_of([1, 2])], [1]) == [[]]
-    drafter.release(row_of([5], slot=7))
+    drafter.release(row_of([5], number=7))
 
 
-STEEP = CostCurve((1, 2, 17), (1.0, 1.4, 7.4))
-"""Each draft costs 0.4 of a plain cycle, so one must be right more often than that."""
+STEEP = Costs(CostSurface(CostCurve((1, 2, 17), (1.0, 1.2, 4.2))))
+"""Each draft costs 0.2 of a plain cycle, so one must be right more often than that."""
 
 
 def free_row(ids: Sequence[int]) -> Row:
@@ -163,11 +163,33 @@ def test_free_verifies_draft_as_far_as_allowed() -> None:
     assert ids_of(LookupDrafter(), [free_row(LOOP)], [7]) == [[3, 1, 2, 3, 1, 2, 3]]
 
 
-def test_what_a_guess_promises() -> None:
-    """Half right by prior: 1 + 0.5 tokens for 1.4 decodes, against 1.75 for 1.8."""
-    (found,) = LookupDrafter(STEEP).guess([free_row(LOOP)], [4])
-    assert found.ids == [3]
-    assert found.value == pytest.approx(1.5 / 1.4)
+def test_fewer_words_say_less() -> None:
+    """A guess after four words is taken, one after two is not, before any was tried."""
+    half = Costs(CostSurface(CostCurve((1, 2), (1.0, 1.0 + (PRIORS[4] + PRIORS[2]) / 2))))
+    assert ids_of(LookupDrafter(half), [free_row([9, 8, 1, 2, 5, 9, 8, 1, 2])], [1]) == [[5]]
+    assert ids_of(LookupDrafter(half), [free_row([1, 2, 5, 1, 2])], [1]) == [[]]
+
+
+def test_what_a_guess_offers() -> None:
+    drafter = LookupDrafter()
+    ((source,),) = drafter.sources([free_row(LOOP)], [4])
+    assert (source.offer.rates, source.offer.most, source.offer.least) == ([PRIORS[2]], 4, 0)
+    assert source.copy(4) == [3, 1, 2, 3]
+    fixed = toy_row(tuple(LOOP), depth=3)
+    assert drafter.sources([fixed], [3])[0][0].offer.least == 3
+
+
+def test_rules_that_are_not_coupled_copy_what_the_text_alone_says() -> None:
+    """With a fixed depth: the longest n-gram, whatever other requests made of its size."""
+    drafter = LookupDrafter()
+    for _ in range(40):
+        drafter._rates[4].observe(1, 0)
+        drafter._rates[3].observe(1, 0)
+    ids = [1, 2, 3, 4, 5, 9, 3, 4, 8, 1, 2, 3, 4]
+    for rule, guess in (("coupled", [8]), ("rejection", [5])):
+        row = toy_row(tuple(ids), depth=1, temperature=1.0, acceptance=rule)
+        assert ids_of(drafter, [row], [1]) == [guess]
+        drafter.release(row)
 
 
 def test_sizes_are_judged_one_by_one() -> None:

@@ -350,7 +350,7 @@ def test_two_tokens_of_the_real_step_follow_the_models_law() -> None:
         rows = [
             make_row(
                 prompt,
-                slot=i,
+                number=i,
                 max_tokens=3,
                 depth=2,
                 ignore_eos=True,

@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from mtplx_kernel.decoding.flight import Verdict, _agreement
+from mtplx_kernel.decoding.outcome import emit
 from mtplx_kernel.decoding.row import Row
-from mtplx_kernel.decoding.step import DecodeStep, Outcome, _emit
+from mtplx_kernel.decoding.step import DecodeStep, Outcome
 from tests.decoding.toy import Context, GuessDrafter, ToyStep, finish, toy_row, uneven
 
 VOCABULARY, OUTCOMES, LENGTH = 3, 4, 4
@@ -149,7 +150,7 @@ def verified_by(verifier: Verifier) -> Callable[[World], type[DecodeStep]]:
 
     def make(world: World) -> type[DecodeStep]:
         class Variant(DecodeStep):
-            def cycle(self, rows: Sequence[Row]) -> list[Outcome]:
+            def cycle(self, rows: Sequence[Row], *, again: bool = True) -> list[Outcome]:
                 (row,) = rows
                 flight = self._launch(rows, self._work(rows, self._propose(rows)))
                 (drafts,), targets = flight.known, cast("list[int]", flight.flat.tolist())
@@ -157,7 +158,7 @@ def verified_by(verifier: Verifier) -> Callable[[World], type[DecodeStep]]:
                 kept = verifier(world, row, drafts, targets)
                 agreed = _agreement(drafts[: len(kept) - 1], kept)
                 self._commit(flight, [Verdict(drafts, kept[: agreed + 1])])
-                return [_emit(row, len(drafts), kept)]
+                return [emit(row, Verdict(drafts, kept))]
 
         return Variant
 

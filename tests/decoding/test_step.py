@@ -16,7 +16,7 @@ from mtplx_kernel.decoding.params import MAX_DEPTH, GenerationMode
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.step import DecodeStep
 from mtplx_kernel.models.target import Target
-from tests.decoding.rows import as_ar, make_row, run
+from tests.decoding.rows import as_ar, make_row, run, start
 from tests.decoding.toy import Context, GuessDrafter, ToyStep, finish, toy_row
 from tests.tiny import VOCABULARY, build
 
@@ -103,7 +103,7 @@ def test_tokens_carry_the_text_that_they_release(monkeypatch: pytest.MonkeyPatch
     toy = ToyStep(monkeypatch, scripted(SCRIPT), vocabulary=10)
     row = toy_row(PROMPT, depth=2)
     step = toy.make(drafts_of(SCRIPT))
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     (outcome,) = step.cycle([row])
     assert [t.id for t in outcome.tokens] == [4, 5, 6]
     assert [t.text for t in outcome.tokens] == [chr(0x4E00 + i) for i in (4, 5, 6)]
@@ -120,7 +120,7 @@ def test_a_cycle_reports_what_was_drafted_and_right(
     drafter = GuessDrafter(lambda ids, depth: guess)
     row = toy_row(PROMPT, depth=3)
     step = toy.make(drafter)
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     (outcome,) = step.cycle([row])
     assert [t.id for t in outcome.tokens] == list(SCRIPT[: wrong + 1])
     assert (outcome.drafted, outcome.accepted) == (3, wrong)
@@ -134,7 +134,7 @@ def test_a_wrong_draft_leaves_pending_what_the_caches_lost(
     toy = ToyStep(monkeypatch, scripted(SCRIPT), vocabulary=10)
     row = toy_row(PROMPT, depth=2)
     step = toy.make(GuessDrafter(lambda ids, depth: [4, 1]), recurrent=recurrent)
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     step.cycle([row])
     assert row.ids == [*PROMPT, 4, 5]
     assert row.pending == ([3, 4, 5] if recurrent else [5])
@@ -188,7 +188,7 @@ def test_a_failing_drafter_costs_only_speed(monkeypatch: pytest.MonkeyPatch, fau
     toy = ToyStep(monkeypatch, scripted(SCRIPT), vocabulary=10)
     row = toy_row(PROMPT, depth=2, max_tokens=3)
     step = toy.make(GuessDrafter(guess))
-    step.prefill(row, row.prefill_left)
+    start(step, row, chunk=999)
     (outcome,) = step.cycle([row])
     assert [t.id for t in outcome.tokens] == [4]
     assert outcome.drafted == 0
@@ -203,10 +203,10 @@ def test_a_drafter_that_forgets_a_row_is_reported_on_all(monkeypatch: pytest.Mon
             return [[4]]
 
     toy = ToyStep(monkeypatch, scripted(SCRIPT), vocabulary=10)
-    rows = [toy_row(PROMPT, depth=1, slot=i) for i in range(2)]
+    rows = [toy_row(PROMPT, depth=1, number=i) for i in range(2)]
     step = toy.make(Forgets(lambda ids, depth: []), slots=2)
     for row in rows:
-        step.prefill(row, row.prefill_left)
+        start(step, row, chunk=999)
     outcomes = step.cycle(rows)
     assert [[t.id for t in o.tokens] for o in outcomes] == [[4], [4]]
     assert all(row.draft_error is not None for row in rows)
@@ -256,10 +256,10 @@ def test_the_row_fails_and_its_slot_serves_the_next_one(slots: int) -> None:
     if slots == 1:
         prompts = prompts[1:2]
     rows = [
-        as_ar(make_row(p, slot=i, max_tokens=12, ignore_eos=True)) for i, p in enumerate(prompts)
+        as_ar(make_row(p, number=i, max_tokens=12, ignore_eos=True)) for i, p in enumerate(prompts)
     ]
     for row in rows:
-        step.prefill(row, row.prefill_left)
+        start(step, row, chunk=999)
     outcomes = step.cycle(rows)
     failed = outcomes[middle]
     assert failed.tokens == ()
@@ -269,8 +269,8 @@ def test_the_row_fails_and_its_slot_serves_the_next_one(slots: int) -> None:
 
     step.release(rows[middle], wipe=True)
     assert all(bool(mx.all(a == 0)) for a in caches.contents(middle, 3))
-    rows[middle] = as_ar(make_row((90, 91), slot=middle, max_tokens=11, ignore_eos=True))
-    step.prefill(rows[middle], 1)
+    rows[middle] = as_ar(make_row((90, 91), number=middle, max_tokens=11, ignore_eos=True))
+    start(step, rows[middle])
     for _ in range(11):
         assert {o.error for o in step.cycle(rows)} == {None}
     prompts[middle] = (90, 91)
@@ -282,12 +282,13 @@ def test_without_the_wipe_the_next_row_would_fail() -> None:
     """The neighbour is longer, so the old keys of the slot are masked, not overwritten."""
     step = DecodeStep(Target(poisoned()), SlotCaches(poisoned(), slots=2), None)
     rows = [
-        as_ar(make_row((5, 6, 7, 8, 9, 10), slot=0)),
-        as_ar(make_row((5, 6, POISON, 7), slot=1)),
+        as_ar(make_row((5, 6, 7, 8, 9, 10), number=0)),
+        as_ar(make_row((5, 6, POISON, 7), number=1)),
     ]
     for row in rows:
-        step.prefill(row, row.prefill_left)
-    rows[1] = as_ar(make_row((90,), slot=1))
+        start(step, row, chunk=999)
+    step.release(rows[1])
+    rows[1] = start(step, as_ar(make_row((90,), number=1)))
     assert step.cycle(rows)[1].error is not None
 
 
@@ -329,7 +330,7 @@ def test_a_draft_whose_logits_are_not_finite_costs_only_speed(kind: str, slots: 
     )
     row = make_row((5, 6, 7), depth=2, max_tokens=8, ignore_eos=True)
     # A longer neighbour: what the drafts left behind in the row's slot is masked, not overwritten.
-    long = [as_ar(make_row((9, 8, 7, 6, 5, 4, 3, 2, 1), slot=1, max_tokens=9, ignore_eos=True))]
+    long = [as_ar(make_row((9, 8, 7, 6, 5, 4, 3, 2, 1), number=1, max_tokens=9, ignore_eos=True))]
     rows = [row, *long[: slots - 1]]
     run(step, rows)
     assert row.output == truth
@@ -347,7 +348,7 @@ def test_any_drafts_give_the_plain_output(data: st.DataObject) -> None:
         )
     )
     step = DecodeStep(TARGET, SlotCaches(TARGET.model, slots=3), drafter)
-    rows = [make_row(p, slot=i, max_tokens=4 + i, **SAMPLED) for i, p in enumerate(prompts)]
+    rows = [make_row(p, number=i, max_tokens=4 + i, **SAMPLED) for i, p in enumerate(prompts)]
     run(step, rows)
     assert [row.output for row in rows] == PLAIN
 

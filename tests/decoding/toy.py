@@ -10,21 +10,22 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mtplx_kernel.caching.slots import Move, SlotCaches
 from mtplx_kernel.caching.span import Span
-from mtplx_kernel.decoding.drafting import Drafts
+from mtplx_kernel.decoding.drafting import Drafts, Slotless
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.decoding.sampling import Draw
 from mtplx_kernel.decoding.step import DecodeStep, Outcome
 from mtplx_kernel.decoding.text import TextStream
-from tests.decoding.rows import Letters
+from tests.decoding.rows import Letters, start
 
 Context = tuple[int, ...]
 Choose = Callable[[Context, int], int]
 """From everything the model saw and an absolute position to the token drawn there."""
 
 
-class ToyCaches:
+class ToyCaches(SlotCaches):
     """One list of fed tokens a slot, in place of keys and values or of a recurrent state."""
 
     rollback = True
@@ -39,14 +40,14 @@ class ToyCaches:
     def begin(self, span: Span) -> list[Any]:
         """Go back to where the rows start; a recurrent state has to be there already."""
         self.span = span
-        for row, start in enumerate(span.starts):
+        for row, held in enumerate(span.starts):
             slot = span.first + row
-            if start == 0:
+            if held == 0:
                 self.held[slot] = ()
             if self.recurrent:
-                assert len(self.held[slot]) == start
-            self.held[slot] = self.held[slot][:start]
-            assert len(self.held[slot]) == start
+                assert len(self.held[slot]) == held
+            self.held[slot] = self.held[slot][:held]
+            assert len(self.held[slot]) == held
         return [self]
 
     def feed(self, tokens: list[list[int]]) -> list[list[Context]]:
@@ -69,6 +70,23 @@ class ToyCaches:
 
     def clear(self, slot: int, start: int = 0) -> None:
         self.held[slot] = self.held[slot][:start]
+
+    def resize(self, slots: int, length: int) -> None:
+        self.slots = slots
+        self.held = (self.held + [()] * slots)[:slots]
+
+    def move(self, moves: Sequence[Move]) -> None:
+        before = list(self.held)
+        for m in moves:
+            self.held[m.slot] = before[m.source]
+
+    def drop(self) -> None:
+        self.held = [()] * self.slots
+
+    @property
+    def room(self) -> int:
+        """No growth costs anything."""
+        return 10**6
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -133,7 +151,7 @@ class ToyStep:
         return kind(target, caches, drafter)
 
 
-class GuessDrafter:
+class GuessDrafter(Slotless):
     """Drafts what a function of the row's ids and the depth says."""
 
     name = "guess"
@@ -162,13 +180,13 @@ class GuessDrafter:
 def toy_row(
     prompt: Context,
     end_ids: Sequence[int] = (),
-    slot: int = 0,
+    number: int = 0,
     context_length: int = 99,
     **options: Any,
 ) -> Row:
     params = SamplingParams(**{"max_tokens": 8, "mode": "mtp", "depth": 3, **options})
     return Row(
-        request_id=f"toy-{slot}",
+        request_id=f"toy-{number}",
         ids=list(prompt),
         params=params,
         seed=0,
@@ -176,14 +194,13 @@ def toy_row(
         end_ids=frozenset(end_ids),
         context_length=context_length,
         text=TextStream(Letters(), prompt, params.stop),
-        slot=slot,
     )
 
 
 def finish(step: DecodeStep, row: Row) -> Outcome:
     """Decode a row alone until it ends, and return its last cycle."""
-    if row.prefill_left:
-        step.prefill(row, row.prefill_left)
+    if row.slot is None:
+        start(step, row, chunk=999)
     while True:
         (outcome,) = step.cycle([row])
         if outcome.ended is not None or outcome.error is not None:

@@ -43,10 +43,10 @@ def test_cancel_while_prefilling(engine: Engine, monkeypatch: pytest.MonkeyPatch
     gate, prefill = Gate(), runner.step.prefill
     chunks: list[int] = []
 
-    def held(row: Any, count: int) -> None:
-        chunks.append(count)
+    def held(rows: Any, counts: list[int]) -> None:
+        chunks.extend(counts)
         gate(0, "")
-        prefill(row, count)
+        prefill(rows, counts)
 
     monkeypatch.setattr(runner.step, "prefill", held)
     handle = engine.submit([1, 2, 3, 4] * 2_000, **LONG)
@@ -166,7 +166,7 @@ class InterruptAt:
     """
 
     EVENTS = ("call", "return", "c_return")
-    CODE = ("engine/engine.py", "engine/ledger.py", "engine/opened.py")
+    CODE = ("engine/engine.py", "engine/intake.py", "engine/ledger.py", "engine/opened.py")
 
     def __init__(self, step: int) -> None:
         self.waited = False

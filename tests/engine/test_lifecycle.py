@@ -221,7 +221,7 @@ def break_policy(engine: Engine) -> None:
     def broken(now: float) -> None:
         raise AssertionError("lost\ncount")
 
-    runner._policy.next = broken  # type: ignore[method-assign]
+    runner.modes.relay.next = broken  # type: ignore[method-assign]
 
 
 def test_when_the_owner_thread_dies_all_are_told(start: Start) -> None:

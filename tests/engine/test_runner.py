@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
-from mtplx_kernel.engine.request import FinishReason, GenerationStats, Handle, Request
+from mtplx_kernel.engine.request import FinishReason, Handle, Request
 from mtplx_kernel.engine.runner import Runner
-from mtplx_kernel.engine.timeline import DecodeWindow
+from mtplx_kernel.engine.stats import GenerationStats
+from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.models.load import LoadedModel, load
+from mtplx_kernel.scheduling.policy import Machine
+from mtplx_kernel.scheduling.relay import Relay
 from mtplx_kernel.scheduling.serial import SerialPolicy
 from tests.engine.conftest import PROBE
 
@@ -25,7 +29,17 @@ def loaded(tiny_folder: Path) -> LoadedModel:
 @pytest.fixture
 def runner(loaded: LoadedModel) -> Runner:
     ticks = itertools.count(100.0)
-    return Runner(loaded, SerialPolicy(chunk=2), clock=lambda: next(ticks))
+    made = Runner(loaded, "serial", {}, Timeline(), clock=lambda: next(ticks))
+    made.modes.machine = Machine(chunk=2)
+    made.modes.relay = Relay(SerialPolicy(made.modes.machine))
+    return made
+
+
+def ran(runner: Runner) -> bool:
+    """Run a quantum; whether there was one."""
+    pause = runner.run_next()
+    assert pause in (0.0, math.inf)
+    return pause == 0.0
 
 
 def handle(name: str, prompt: list[int], **options: Any) -> Handle:
@@ -45,22 +59,28 @@ def test_a_prompt_is_fed_in_chunks_but_for_its_last_token(runner: Runner) -> Non
     runner.submit(asked)
     row = runner.jobs["a"].row
     committed = []
-    while runner.run_next():
+    while ran(runner):
         committed.append(row.committed)
     assert committed[:2] == [2, 4]
     assert len(committed) == 4  # two chunks, two cycles
     assert asked.result().finish_reason is FinishReason.LENGTH
-    assert runner.jobs == {}
-    assert runner.snapshot() == {
-        "mode": "serial",
-        "serial": {"open_requests": 0, "ended_requests": 1},
+    assert len(runner.jobs) == 0
+    snapshot = runner.modes.snapshot()
+    assert snapshot["mode"] == "serial"
+    assert snapshot["serial"] == {
+        "open_requests": 0,
+        "ended_requests": 1,
+        "row_verifies": 2,
+        "accepted_drafts": 0,
+        "rejected_drafts": 0,
+        "last_error": None,
     }
 
 
 def test_times_come_from_the_clock_and_make_the_stats(runner: Runner) -> None:
     asked = handle("a", [1, 2, 3], max_tokens=3)
     runner.submit(asked)
-    while runner.run_next():
+    while ran(runner):
         pass
     w, stats = asked.window, asked.result().stats
     assert w.admitted == w.prefill_started
@@ -82,9 +102,9 @@ def test_requests_run_one_after_the_other(runner: Runner) -> None:
     runner.submit(first)
     runner.submit(second)
     while not first.done:
-        assert runner.run_next()
+        assert ran(runner)
         assert second.window.admitted is None
-    while runner.run_next():
+    while ran(runner):
         pass
     assert first.result().token_ids == second.result().token_ids
 
@@ -102,7 +122,7 @@ def test_a_cancel_between_quanta(runner: Runner) -> None:
     runner.cancel(first)
     assert first.result().finish_reason is FinishReason.CANCELLED
     assert len(first.result().token_ids) == 2
-    while runner.run_next():
+    while ran(runner):
         pass
     assert second.result().token_ids == first.result().token_ids
 
@@ -114,8 +134,8 @@ def test_a_cancel_of_a_request_that_was_never_posted(runner: Runner) -> None:
     asked.cancel(FinishReason.INTERRUPTED)
     runner.cancel(asked)
     assert (asked.result().finish_reason, asked.result().token_ids) == ("interrupted", ())
-    assert runner.jobs == {}
-    assert not runner.run_next()
+    assert len(runner.jobs) == 0
+    assert not ran(runner)
 
 
 def test_memory_is_that_of_the_weights_and_the_caches(runner: Runner) -> None:
@@ -141,7 +161,7 @@ def test_the_end_of_all(runner: Runner) -> None:
     runner.end_all(FinishReason.CANCELLED)
     assert [len(h.result().token_ids) for h in handles] == [1, 0, 0]
     assert [h.result().finish_reason for h in handles] == ["cancelled"] * 3
-    assert not runner.run_next()
+    assert not ran(runner)
 
 
 def test_cycles_are_counted_by_depth() -> None:
@@ -156,9 +176,10 @@ def test_cycles_are_counted_by_depth() -> None:
 def test_stats_of_a_request_that_never_ran() -> None:
     asked = handle("a", PROBE, max_tokens=2)
     asked.window.ended = 104.0
-    found = GenerationStats.of(asked.request, asked.window, "serial").as_dict()
+    found = GenerationStats.of(asked.window, 0).as_dict()
     assert found == {
         "scheduler_mode": "serial",
+        "scheduler_policy": "fifo",
         "generation_mode": "ar",
         "prompt_tokens": 5,
         "completion_tokens": 0,

@@ -1,4 +1,4 @@
-"""%mtplx verify and %mtplx tune in a shell: what they are asked, what they show, how they end."""
+"""The checks in a shell: what they are asked, what they show, how they end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from IPython.core.error import UsageError
 
 import mtplx_kernel as mk
+from mtplx_kernel.checks.bench_report import BenchReport
 from mtplx_kernel.checks.tune_report import TuneReport
 from mtplx_kernel.checks.verify_report import VerifyReport
-from mtplx_kernel.magics import GenerationInterrupted
+from mtplx_kernel.prompt_magics import GenerationInterrupted
 from tests.ipython.conftest import Bench
 
 Shown = Callable[[], str]
@@ -59,9 +60,30 @@ def test_tune_puts_the_best_in_force_and_forgets_it(
     assert tiny.default_depth is None
 
 
+def test_bench_compares_and_puts_the_scheduler_back(
+    ready: Bench, tiny: mk.Engine, shown: Shown
+) -> None:
+    ready.run("%mtplx scheduler cooperative")
+    shown()
+    report = ready.run("%mtplx bench --clients 2 --modes hyper,serial --prompts 1 --max-tokens 18")
+    assert isinstance(report, BenchReport)
+    assert [row.mode for row in report.rows] == ["serial", "hyper"]
+    text = shown()
+    assert "best with 2 clients: " in text
+    assert "In force:     cooperative, as before" in text
+    assert tiny.scheduler == "cooperative"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("bench --clients 0", "--clients must be a whole number from 1 to 64, not 0"),
+        ("bench --max-tokens 3", "--max-tokens must be a whole number at least 18, not 3"),
+        (
+            "bench --modes serial,,",
+            "scheduler '' is no scheduler; allowed: serial, cooperative, ar_batch, mtp_batch, "
+            "mtp_cohort_experimental, hyper",
+        ),
         ("verify --prompts 9", "--prompts must be a whole number from 1 to 8, not 9"),
         ("verify --draws x", "--draws must be a whole number at least 0, not 'x'"),
         ("verify --temperature -1", "--temperature must be a number from 0 to 100, not -1.0"),
@@ -78,7 +100,7 @@ def test_mistakes_are_one_line(loaded: Bench, shown: Shown, line: str, message: 
     assert shown() == f"UsageError: {message}\n"
 
 
-@pytest.mark.parametrize("verb", ["verify", "tune", "tune --forget"])
+@pytest.mark.parametrize("verb", ["verify", "tune", "tune --forget", "bench"])
 def test_without_a_model_the_line_says_how_to_load_one(
     bench: Bench, shown: Shown, verb: str
 ) -> None:
@@ -91,6 +113,7 @@ def test_without_a_model_the_line_says_how_to_load_one(
     [
         ("verify", "Interrupted: nothing was verified."),
         ("tune", "Interrupted: the depth in force is as before."),
+        ("bench --clients 1", "Interrupted: the scheduler is as before."),
     ],
 )
 def test_an_interrupt_ends_the_request_and_the_check_in_one_line(

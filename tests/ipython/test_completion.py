@@ -42,15 +42,20 @@ def test_options_of_a_cell(tab: Tab) -> None:
 
 def test_an_option_is_offered_once_unless_it_repeats(tab: Tab) -> None:
     assert tab("%%mtplx --seed 3 --s") == [
-        f"%%mtplx --seed 3 {flag}" for flag in ("--stop", "--system")
+        f"%%mtplx --seed 3 {flag}" for flag in ("--stop", "--system", "--samples")
     ]
     assert "%%mtplx --stop x --stop" in tab("%%mtplx --stop x --s")
 
 
 def test_options_of_verbs_are_their_own(tab: Tab) -> None:
     assert tab("%mtplx load x --") == [
-        f"%mtplx load x {flag}" for flag in ("--mode", "--queue-limit", "--head", "--memory-gb")
+        f"%mtplx load x {option.flag}" for option in options.LOAD_OPTIONS
     ]
+    assert tab("%mtplx scheduler mtp_batch --w") == [
+        "%mtplx scheduler mtp_batch --width",
+        "%mtplx scheduler mtp_batch --wait-ms",
+    ]
+    assert tab("%mtplx bench --c") == ["%mtplx bench --clients"]
     assert tab("%mtplx verify --d") == ["%mtplx verify --depth", "%mtplx verify --draws"]
     assert tab("%mtplx tune --no-keep --") == [
         f"%mtplx tune --no-keep {option.flag}"
@@ -62,6 +67,12 @@ def test_options_of_verbs_are_their_own(tab: Tab) -> None:
 
 def test_values(tab: Tab) -> None:
     assert tab("%mtplx mode ") == ["%mtplx mode mtp", "%mtplx mode ar"]
+    assert tab("%mtplx scheduler mtp_") == [
+        "%mtplx scheduler mtp_batch",
+        "%mtplx scheduler mtp_cohort_experimental",
+    ]
+    assert tab("%mtplx load x --scheduler h") == ["%mtplx load x --scheduler hyper"]
+    assert tab("%mtplx bench --modes a") == ["%mtplx bench --modes ar_batch"]
     assert tab("%%mtplx --mode a") == ["%%mtplx --mode ar"]
     assert tab("%%mtplx --mode=") == ["%%mtplx --mode=mtp", "%%mtplx --mode=ar"]
     assert tab("%mtplx load x --mode m") == ["%mtplx load x --mode mtp"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,6 +207,83 @@ def test_an_interrupted_load_leaves_the_engine(kernel: Kernel, tiny_folder: Path
     assert kernel.run("%%mtplx --max-tokens 3\nHi").reply["status"] == "ok"
 
 
+BATCH = "%%mtplx --batch --raw --out both"
+
+
+def test_a_batch_is_one_output_and_a_line_of_totals(kernel: Kernel) -> None:
+    kernel.run("%mtplx scheduler mtp_batch --width 4")
+    ran = kernel.run(f"{BATCH} --max-tokens 300\nOne\n---\nTwo\n---\nThree")
+    kernel.run("%mtplx scheduler serial")
+    assert ran.reply["status"] == "ok", ran.reply
+    (first,) = ran.contents("display_data")
+    updates = ran.contents("update_display_data")
+    ids = {content["transient"]["display_id"] for content in [first, *updates]}
+    assert len(ids) == 1
+    assert re.match(r"\d of 3 done, \d+ tokens, \d+ s\n\[1\] One \(", first["data"]["text/plain"])
+    assert kernel.value(f"both.page == {updates[-1]['data']['text/plain']!r}") == "True"
+    (result,) = ran.contents("execute_result")
+    assert result["data"]["text/plain"].startswith("<3 requests: 3 complete, 900 tokens in ")
+    assert result["data"]["text/html"].startswith("<details><summary>3 requests: 3 complete")
+    assert (ran.text("stdout"), ran.text("stderr")) == ("", "")
+    assert kernel.value("{g.stats.scheduler_mode for g in both}") == "{'mtp_batch'}"
+    kernel.run("%%mtplx --quiet --raw --max-tokens 300 --out alone\nTwo")
+    assert kernel.value("both[1].token_ids == alone.token_ids") == "True"
+
+
+def test_samples_are_what_their_seeds_give_alone(kernel: Kernel) -> None:
+    sampled = "--quiet --raw --temperature 1 --max-tokens 20"
+    kernel.run(f"%%mtplx --samples 3 --seed 5 {sampled} --out three\nOnce")
+    kernel.run(f"%%mtplx --seed 6 {sampled} --out alone\nOnce")
+    assert kernel.value("[g.stats.seed for g in three]") == "[5, 6, 7]"
+    assert kernel.value("three[1].token_ids == alone.token_ids != three[0].token_ids") == "True"
+
+
+def test_an_interrupted_batch_keeps_what_there_is(kernel: Kernel) -> None:
+    sent: list[Message] = []
+
+    def interrupt_when_one_is_done(message: Message) -> None:
+        text = message["content"].get("data", {}).get("text/plain", "")
+        if text.startswith("1 of 3 done") and "[2] Two (waits" not in text and not sent:
+            sent.append(message)
+            kernel.manager.interrupt_kernel()
+
+    kernel.run("%mtplx scheduler ar_batch")
+    source = (
+        "import mtplx_kernel as mk\n"
+        "submit = mk.Engine.submit\n"
+        "def short(self, prompt, **options):\n"
+        "    options['max_tokens'] = 5 if prompt == 'One' else 90000\n"
+        "    return submit(self, prompt, **options)\n"
+        "mk.Engine.submit = short"
+    )
+    kernel.run(source)
+    ran = kernel.run(f"{BATCH}\nOne\n---\nTwo\n---\nThree", interrupt_when_one_is_done)
+    kernel.run("mk.Engine.submit = submit\n%mtplx scheduler serial")
+    assert ran.contents("error")[0]["traceback"] == [
+        "Interrupted: 1 of 3 answers are complete; they and what there is of the others are in "
+        "_mtplx."
+    ]
+    reasons = "['length', 'interrupted', 'interrupted']"
+    assert kernel.value("[str(g.finish_reason) for g in both]") == reasons
+    assert kernel.value("both is _mtplx and all(len(g.token_ids) > 1 for g in both)") == "True"
+    assert "0 running, 0 waiting" in kernel.run("%mtplx status").text("stdout")
+
+
+def test_a_switch_under_load_loses_nothing(kernel: Kernel) -> None:
+    kernel.run(
+        "handles = [mk.current().submit('Once', raw=True, max_tokens=200) for _ in range(3)]"
+    )
+    ran = kernel.run("%mtplx scheduler mtp_batch --width 2")
+    shown = "Switching to mtp_batch ...\nScheduler:    mtp_batch (width 2, "
+    assert ran.text("stdout").startswith(shown)
+    kernel.run("texts = {h.result().text for h in handles}")
+    assert kernel.value("len(texts), mk.current().scheduler") == "(1, 'mtp_batch')"
+    ran = kernel.run("%mtplx scheduler --sealed")
+    assert "width 2, " in ran.text("stdout")
+    assert "sealed, itl" in ran.text("stdout")
+    kernel.run("%mtplx scheduler serial")
+
+
 def test_a_mistake_is_one_line_and_an_error(kernel: Kernel) -> None:
     ran = kernel.run("%%mtplx --temprature 1\nHi")
     assert ran.reply["ename"] == "UsageError"
@@ -280,6 +358,7 @@ def test_nbclient(tiny_folder: Path) -> None:
         f"%mtplx load '{tiny_folder}'",
         "%%mtplx --markdown --max-tokens 5\nHi",
         "%mtplx ask --max-tokens 5 Is this a question?",
+        "%%mtplx --batch --markdown --max-tokens 5\nHi\n---\nHo",
         "%%mtplx --top-p 2\nHi",
     )
     with pytest.raises(CellExecutionError, match="--top-p must be a number above 0 and at most 1"):
@@ -287,7 +366,10 @@ def test_nbclient(tiny_folder: Path) -> None:
     kinds = [[out.output_type for out in cell.outputs] for cell in ran.cells]
     assert kinds[2] == ["display_data", "execute_result"]
     assert kinds[3] == ["stream", "execute_result"]
-    assert kinds[4] == ["stream"]
+    assert kinds[4] == ["display_data", "execute_result"]
+    page = ran.cells[4].outputs[0].data["text/markdown"]
+    assert page.startswith("**\\[1\\] Hi (5 tokens, ")
+    assert kinds[5] == ["stream"]
 
 
 def test_papermill(tiny_folder: Path, tmp_path: Path) -> None:

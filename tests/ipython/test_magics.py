@@ -12,7 +12,7 @@ from traitlets import TraitError
 from mtplx_kernel import options
 from mtplx_kernel.engine.request import FinishReason, Generation
 from mtplx_kernel.errors import ModelUnusable
-from mtplx_kernel.magics import GenerationInterrupted
+from mtplx_kernel.prompt_magics import GenerationInterrupted
 from tests.ipython.conftest import Bench
 from tests.ipython.scripted import Answer, ScriptedEngine
 

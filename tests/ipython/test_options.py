@@ -36,7 +36,7 @@ def test_every_option_is_read() -> None:
         "--mode ar --max-tokens 5 --temperature 0.5 --top-p 0.9 --top-k 4 --min-p 0.1 --seed 7 "
         "--depth 3 --acceptance block --stop 'a b' --stop \\n\\n --repetition-penalty 1.1 "
         "--presence-penalty -0.5 --frequency-penalty=.25 --system 'Be brief.' --vars a,b --vars c "
-        "--out result --markdown --quiet"
+        "--out result --markdown --quiet --batch --samples 3 --priority 2"
     )
     assert found.sampling == {
         "mode": "ar",
@@ -55,6 +55,7 @@ def test_every_option_is_read() -> None:
     }
     assert (found.system, found.variables, found.out) == ("Be brief.", ("a", "b", "c"), "result")
     assert (found.markdown, found.quiet, found.raw, found.chat) == (True, True, False, False)
+    assert (found.batch, found.samples, found.priority) == (True, 3, 2.0)
     assert read("--raw").raw
     assert read("--chat").chat
 
@@ -229,3 +230,11 @@ def test_the_page_of_the_checks_names_their_options() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "checks.md").read_text()
     for option in (*options.VERIFY_OPTIONS, *options.TUNE_OPTIONS):
         assert f"`{option.flag} {option.metavar}".strip() + "`" in page, option.flag
+
+
+def test_the_page_of_the_schedulers_names_them_and_their_options() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "schedulers.md").read_text()
+    for option in (*options.SCHEDULER_OPTIONS, *options.BENCH_OPTIONS):
+        assert f"`{option.flag} {option.metavar}".strip() + "`" in page, option.flag
+    for name in options.SCHEDULERS:
+        assert f"| `{name}` |" in page

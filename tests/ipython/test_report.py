@@ -91,7 +91,7 @@ def test_a_running_engine_has_all_rows() -> None:
     assert report.status_text(status, [], chat_turns=0).splitlines()[1:-1] == [
         "Drafters:     lookup",
         "Verify cost:  54.4 ms for 1, 64.2 ms for 2 tokens",
-        "Scheduler:    serial (open requests 2)",
+        "Scheduler:    serial",
         "Memory:       550 MB",
     ]
 

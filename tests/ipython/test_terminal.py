@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,16 @@ def test_the_interrupt_key_keeps_the_text(terminal: Terminal) -> None:
     shown = terminal.run("len(_mtplx.token_ids), str(_mtplx.finish_reason)")
     assert shown.endswith(f"({tokens}, 'interrupted')")
     assert "<length: 3 tokens" in terminal.run("%mtplx ask --max-tokens 3 again")
+
+
+def test_a_batch_prints_lines_and_then_the_answers(terminal: Terminal) -> None:
+    lines = ("%%mtplx --batch --max-tokens 4", "One", "---", "Two", "", "")
+    shown = terminal.run(*lines)
+    first, second = (line for line in shown.splitlines() if re.match(r"\d of 2: ", line))
+    assert first.startswith("1 of 2: [1] One (4 tokens, ")
+    assert second.startswith("2 of 2: [2] Two (4 tokens, ")
+    assert "\n[1] One (4 tokens, " in shown.replace("\r", "")
+    assert shown.splitlines()[-1].startswith(f"Out[{terminal.count - 1}]: <2 requests: 2 complete")
 
 
 def test_a_mistake_is_one_line(terminal: Terminal) -> None:

@@ -12,18 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from mtplx_kernel.decoding.head_drafting import HeadCost
+from mtplx_kernel.decoding.depth import HeadCost
 from mtplx_kernel.decoding.params import MAX_DEPTH
 from mtplx_kernel.models import measured
 from mtplx_kernel.models.catalog import cache_dir
 from mtplx_kernel.models.manifest import write_manifest
 from mtplx_kernel.models.measured import (
     LONGEST_AGE_S,
+    Lanes,
     Measured,
     Tuned,
     keep,
+    keep_lanes,
     keep_tuned,
     recall,
+    recall_lanes,
     recall_tuned,
 )
 
@@ -33,6 +36,14 @@ FOUND = Measured(
     seconds=(0.05, 0.055, 0.07),
     head={"first": 0.004, "step": 0.006},
     threads=1,
+    when=NOW,
+)
+
+LANES = Lanes(
+    tokens=(1, 4),
+    seconds={2: (0.06, 0.07), 8: (0.08, 0.15)},
+    head={2: {"first": 0.004, "step": 0.006}, 8: {"first": 0.01, "step": 0.01}},
+    position=0.0003,
     when=NOW,
 )
 
@@ -334,3 +345,53 @@ def test_it_needs_no_mlx(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "(0.1, 0.2) False\n"
+
+
+@pytest.mark.parametrize("lanes", [LANES, replace(LANES, head={}, position=0.0)])
+def test_costs_of_several_rows_come_back(lanes: Lanes) -> None:
+    assert recall_lanes("k", NOW) is None
+    assert keep_lanes("k", lanes) is None
+    assert recall_lanes("k", NOW + LONGEST_AGE_S) == lanes
+    assert recall_lanes("k", NOW + LONGEST_AGE_S + 1) is None
+    assert recall_lanes("other", NOW) is None
+
+
+def test_measuring_anew_leaves_the_rest_as_it_was() -> None:
+    """One row, several rows and a tuning are kept apart, and count as one."""
+    tuned = Tuned(3, when=NOW)
+    keep_lanes("k", LANES)
+    assert (recall("k", NOW)[0], measured.count()) == (None, 0)
+    keep("k", FOUND)
+    keep_tuned("k", tuned)
+    again = replace(FOUND, seconds=(0.1, 0.2, 0.3))
+    keep("k", again)
+    assert (recall_lanes("k", NOW), recall_tuned("k", NOW)) == (LANES, tuned)
+    keep_lanes("k", replace(LANES, position=0.0))
+    assert recall("k", NOW) == (replace(again, tuned=tuned), None)
+    assert measured.count() == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": [2, 4]},
+        {"tokens": [1]},
+        {"tokens": []},
+        {"seconds": {"2": [0.1, 0.2, 0.3]}},
+        {"seconds": {"2": [0.1, -0.2]}},
+        {"seconds": {"1": [0.1, 0.2]}},
+        {"seconds": {"two": [0.1, 0.2]}},
+        {"seconds": {"65": [0.1, 0.2]}},
+        {"seconds": [0.1, 0.2]},
+        {"head": {"2": {"first": 0.1}}},
+        {"head": {"2": {"first": 0.1, "step": float("nan")}}},
+        {"position": -0.1},
+        {"position": None},
+        {"when": "today"},
+    ],
+)
+def test_damaged_costs_of_several_rows_are_not_used(change: dict[str, object], cache: Path) -> None:
+    keep_lanes("k", LANES)
+    good = json.loads((cache / "k.lanes.json").read_text())
+    (cache / "k.lanes.json").write_text(json.dumps({**good, **change}))
+    assert recall_lanes("k", NOW) is None

@@ -30,7 +30,7 @@ ROOMS = {
     "scheduling": {"errors"},
     "engine": CORE,
     "training": CORE,
-    "checks": {"decoding", "engine", "errors", "models", "report"},
+    "checks": {"decoding", "engine", "errors", "models", "report", "scheduling"},
     "server": {"engine", "errors"},
     "widgets": {"engine", "errors"},
 }

@@ -8,18 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtplx_kernel.scheduling.modes import make_policy
-from mtplx_kernel.scheduling.policy import PREFILL_CHUNK, Arrival, Decode, Prefill, Quantum
+from mtplx_kernel.scheduling.policy import (
+    PREFILL_CHUNK,
+    Arrival,
+    Decode,
+    Machine,
+    Prefill,
+    Quantum,
+    Ran,
+)
 from mtplx_kernel.scheduling.serial import SerialPolicy
 
 CHUNK = 7
+
+
+def serial(chunk: int) -> SerialPolicy:
+    return SerialPolicy(Machine(chunk=chunk))
 
 
 @dataclass
 class History:
     """Drives a policy as the engine does, and checks each quantum against a plain queue."""
 
-    policy: SerialPolicy = field(default_factory=lambda: SerialPolicy(CHUNK))
+    policy: SerialPolicy = field(default_factory=lambda: serial(CHUNK))
     queue: list[str] = field(default_factory=list)
     prefill_left: dict[str, int] = field(default_factory=dict)
     arrived: int = 0
@@ -54,8 +65,9 @@ class History:
         if left == 0:
             assert quantum == Decode((first,))
         else:
-            assert quantum == Prefill(first, min(left, CHUNK))
+            assert quantum == Prefill((first,), (min(left, CHUNK),))
             self.prefill_left[first] -= min(left, CHUNK)
+            self.policy.ran(quantum, Ran(0.0, {first: self.prefill_left[first]}), 0.0)
 
     def check(self) -> None:
         assert self.policy.snapshot() == {
@@ -100,7 +112,7 @@ def test_a_request_runs_from_start_to_end_without_another_between(
     steps: list[tuple[str, int]],
 ) -> None:
     ran = [q for q in play(steps).ran if q is not None]
-    served = [q.request_id if isinstance(q, Prefill) else q.request_ids[0] for q in ran]
+    served = [q.request_ids[0] for q in ran if isinstance(q, Prefill | Decode)]
     turns = [one for i, one in enumerate(served) if i == 0 or served[i - 1] != one]
     assert len(turns) == len(set(turns))
     assert turns == sorted(turns, key=lambda request_id: int(request_id[1:]))
@@ -114,14 +126,15 @@ def test_a_request_runs_from_start_to_end_without_another_between(
 def test_prefill_chunks_add_up_and_come_before_decoding(
     prompts: list[int], cycles: int, chunk: int
 ) -> None:
-    policy = SerialPolicy(chunk)
+    policy = serial(chunk)
     for i, prefill in enumerate(prompts):
         policy.arrive(Arrival(str(i), prefill), 0.0)
     for i, prefill in enumerate(prompts):
         fed: list[int] = []
         while isinstance(quantum := policy.next(0.0), Prefill):
-            assert quantum.request_id == str(i)
-            fed.append(quantum.tokens)
+            assert quantum.request_ids == (str(i),)
+            fed += quantum.tokens
+            policy.ran(quantum, Ran(0.0, {str(i): prefill - sum(fed)}), 0.0)
         assert sum(fed) == prefill
         assert all(0 < tokens <= chunk for tokens in fed)
         assert len(fed) == -(-prefill // chunk)
@@ -132,19 +145,25 @@ def test_prefill_chunks_add_up_and_come_before_decoding(
     assert policy.next(0.0) is None
 
 
-@pytest.mark.parametrize("device", PREFILL_CHUNK)
-def test_a_long_prompt_is_fed_in_the_chunk_of_the_device(device: str) -> None:
-    policy = make_policy("serial", device)
-    policy.arrive(Arrival("a", PREFILL_CHUNK[device] + 1), 0.0)
-    assert [policy.next(0.0) for _ in range(3)] == [
-        Prefill("a", PREFILL_CHUNK[device]),
-        Prefill("a", 1),
-        Decode(("a",)),
-    ]
+@pytest.mark.parametrize("chunk", PREFILL_CHUNK.values())
+def test_a_long_prompt_is_fed_in_the_chunk_of_the_machine(chunk: int) -> None:
+    policy = serial(chunk)
+    policy.arrive(Arrival("a", chunk + 1), 0.0)
+    assert policy.next(0.0) == Prefill(("a",), (chunk,))
+    policy.ran(Prefill(("a",), (chunk,)), Ran(0.0, {"a": 1}), 0.0)
+    assert policy.next(0.0) == Prefill(("a",), (1,))
+
+
+def test_what_the_prefix_cache_holds_is_not_fed() -> None:
+    policy = serial(4)
+    policy.arrive(Arrival("a", 10), 0.0)
+    assert policy.next(0.0) == Prefill(("a",), (4,))
+    policy.ran(Prefill(("a",), (4,)), Ran(0.0, {"a": 0}), 0.0)
+    assert policy.next(0.0) == Decode(("a",))
 
 
 def test_leaving_twice_counts_once() -> None:
-    policy = SerialPolicy(chunk=8)
+    policy = serial(8)
     policy.arrive(Arrival("a", 0), 0.0)
     policy.leave("a", 1.0)
     policy.leave("a", 2.0)
@@ -152,9 +171,33 @@ def test_leaving_twice_counts_once() -> None:
 
 
 def test_a_cancelled_prefill_gives_way_at_once() -> None:
-    policy = SerialPolicy(4)
+    policy = serial(4)
     policy.arrive(Arrival("a", 10), 0.0)
     policy.arrive(Arrival("b", 0), 0.0)
-    assert policy.next(0.0) == Prefill("a", 4)
+    assert policy.next(0.0) == Prefill(("a",), (4,))
     policy.leave("a", 0.0)
     assert policy.next(0.0) == Decode(("b",))
+
+
+def test_a_rewound_request_is_fed_again_and_others_are_left_alone() -> None:
+    policy = serial(4)
+    policy.arrive(Arrival("a", 0), 0.0)
+    policy.arrive(Arrival("b", 0), 0.0)
+    assert policy.next(0.0) == Decode(("a",))
+    policy.rewind("a", 3)
+    policy.rewind("b", 9)
+    assert policy.next(0.0) == Prefill(("a",), (3,))
+    policy.leave("a", 0.0)
+    assert policy.next(0.0) == Decode(("b",))
+
+
+def test_withdrawing_hands_back_all_but_who_runs() -> None:
+    policy = serial(4)
+    for name in "abc":
+        policy.arrive(Arrival(name, 0), 0.0)
+    assert policy.next(0.0) == Decode(("a",))
+    assert [arrival.request_id for arrival in policy.withdraw()] == ["b", "c"]
+    assert policy.next(0.0) == Decode(("a",))
+    policy.arrive(Arrival("d", 0), 0.0)
+    policy.leave("a", 0.0)
+    assert policy.next(0.0) is None, "nobody is admitted any more"

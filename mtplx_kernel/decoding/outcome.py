@@ -1,0 +1,69 @@
+"""What a cycle did for one row: its verdict taken into the row, up to whatever ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mtplx_kernel.decoding.flight import FAILED, Verdict
+from mtplx_kernel.decoding.row import Row
+
+NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {position}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One emitted token and the text that it released."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a cycle did for one row.
+
+    Attributes
+    ----------
+    tokens
+        The emitted tokens, in order, without an end token.
+    drafted, accepted
+        Drafts verified, and how many of them were right and came before the end.
+    ended
+        "stop" or "length" once the row has ended.
+    end_token
+        Whether a token ended it, which is not among `tokens`.
+    error
+        Why the row cannot go on.
+    """
+
+    row: Row
+    tokens: tuple[Token, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
+    ended: str | None = None
+    end_token: bool = False
+    error: str | None = None
+
+
+def emit(row: Row, verdict: Verdict) -> Outcome:
+    """Append accepted tokens to the row, up to whatever ends it."""
+    emitted: list[Token] = []
+    ended = error = None
+    end_token = False
+    for token in verdict.taken:
+        if token == FAILED:
+            error = NOT_FINITE.format(position=len(row.ids))
+        elif token in row.end_ids:
+            ended, end_token = "stop", True
+        else:
+            row.ids.append(token)
+            try:
+                emitted.append(Token(token, row.text.add(token)))
+            except Exception as failure:  # a tokenizer that cannot decode what the model said
+                error = f"the text cannot be decoded: {type(failure).__name__}: {failure}"
+            ended = "stop" if row.text.stopped else "length" if row.room <= 0 else None
+        if ended or error:
+            break
+    accepted = min(verdict.accepted, len(emitted) + end_token)
+    ended = None if error else ended
+    return Outcome(row, tuple(emitted), len(verdict.drafts), accepted, ended, end_token, error)

@@ -1,0 +1,194 @@
+"""From a caller's prompt and options to a request that waits for the owner thread."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mtplx_kernel.decoding.params import SamplingParams
+from mtplx_kernel.engine.defaults import Defaults
+from mtplx_kernel.engine.ledger import Ledger
+from mtplx_kernel.engine.memory import Memory
+from mtplx_kernel.engine.opened import Opened
+from mtplx_kernel.engine.owner import Owner
+from mtplx_kernel.engine.prompts import Prompt, PromptEncoder
+from mtplx_kernel.engine.request import Handle, Hooks, Request
+from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
+from mtplx_kernel.errors import InvalidRequest, MTPLXError, QueueFull
+from mtplx_kernel.models.load import ModelFacts
+
+TokenCallback = Callable[[int, str], None]
+LEAST_PRIORITY, MOST_PRIORITY = 0.01, 100.0
+NOT_SAMPLING = ("raw", "system", "on_token", "priority", "prefix_cache")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a request wants beside its sampling; see `Request` and `Hooks`."""
+
+    hooks: Hooks = field(default_factory=Hooks)
+    draft_params: SamplingParams | None = None
+    omit_bonus: bool = False
+    weight: float = 1.0
+    key: str = ""
+    cohort: str | None = None
+    members: int = 1
+
+
+class Intake:
+    """Checks requests and opens them. Safe to use from any thread.
+
+    Parameters
+    ----------
+    facts, encoder, memory
+        Of the model.
+    defaults
+        What holds for requests that name no mode or depth.
+    ledger, timeline
+        Where open requests and their windows are kept.
+    owner
+        The thread that runs them.
+    """
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        encoder: PromptEncoder,
+        memory: Memory,
+        defaults: Defaults,
+        ledger: Ledger,
+        timeline: Timeline,
+        owner: Owner,
+    ) -> None:
+        self.encoder = encoder
+        self._facts = facts
+        self._memory = memory
+        self._defaults = defaults
+        self._ledger = ledger
+        self._timeline = timeline
+        self._owner = owner
+
+    def submit(
+        self,
+        prompt: Prompt,
+        opened: Opened,
+        /,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        on_token: TokenCallback | None = None,
+        priority: float = 1.0,
+        prefix_cache: bool = True,
+        **options: Any,
+    ) -> Handle:
+        """Open a request, as `Engine` describes its options; see `open`."""
+        self._ledger.check_open()
+        if on_token is not None and not callable(on_token):
+            raise InvalidRequest(f"on_token must be a function of id and text, not {on_token!r}")
+        ask = Ask(hooks=_hooks(on_token, prefix_cache), weight=check_priority(priority))
+        params = self.params(options)
+        ids = self.encoder.encode(prompt, raw=raw, system=system)
+        return self.open(ids, params, ask, opened)
+
+    def open(
+        self, ids: tuple[int, ...], params: SamplingParams, ask: Ask, opened: Opened
+    ) -> Handle:
+        """Open a request, with the handle in `opened` before it can run.
+
+        Raises
+        ------
+        InvalidRequest
+            If its caches would never fit in the memory.
+        QueueFull, EngineClosed
+            If no request is taken, now or at all.
+        """
+        longest = min(len(ids) + params.max_tokens, self._facts.context_length)
+        self._memory.admit(len(ids), longest, self._defaults.checked(params.mode))
+
+        def make(request_id: str) -> Handle:
+            handle = self._handle(request_id, ids, params, ask)
+            opened.append(handle)
+            self._timeline.open(handle.window)
+            return handle
+
+        return self._ledger.open(
+            make, lambda handle: self._owner.post(lambda runner: runner.submit(handle))
+        )
+
+    def submit_when_room(
+        self, prompt: Prompt, options: dict[str, Any], opened: Opened
+    ) -> Handle | MTPLXError:
+        """Submit; where the queue is full, wait for the call's own earlier requests."""
+        while True:
+            try:
+                return self.submit(prompt, opened, **options)
+            except QueueFull as error:
+                oldest = next((handle for handle in opened if not handle.done), None)
+                if oldest is None:
+                    return error
+                oldest.wait()
+            except MTPLXError as error:
+                return error
+
+    def params(self, options: dict[str, Any]) -> SamplingParams:
+        """The sampling among a request's options, with the defaults applied.
+
+        Raises
+        ------
+        InvalidRequest
+            If one is unknown, or of a wrong value.
+        """
+        sampling = {k: v for k, v in options.items() if k not in NOT_SAMPLING}
+        return self.applied(SamplingParams.of(sampling))
+
+    def applied(self, params: SamplingParams) -> SamplingParams:
+        """The sampling with the defaults applied; InvalidRequest if its mode cannot be had."""
+        self._defaults.checked(params.mode)
+        return self._defaults.applied(params)
+
+    def _handle(
+        self, request_id: str, ids: tuple[int, ...], params: SamplingParams, ask: Ask
+    ) -> Handle:
+        request = Request(
+            request_id=request_id,
+            prompt_ids=ids,
+            params=params,
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            mode=self._defaults.checked(params.mode),
+            hooks=ask.hooks,
+            draft_params=ask.draft_params,
+            omit_bonus=ask.omit_bonus,
+            weight=ask.weight,
+            key=ask.key,
+            cohort=ask.cohort,
+            members=ask.members,
+        )
+        window = DecodeWindow(request_id, time.perf_counter(), prompt_tokens=len(ids))
+        handle = Handle(request, window)
+        handle.attach(
+            wake=lambda: self._owner.post(lambda runner: runner.cancel(handle)),
+            forget=lambda: self._ledger.forget(request_id),
+            refuse_waiting=self._owner.refuse_waiting,
+        )
+        return handle
+
+
+def check_priority(priority: float) -> float:
+    """The priority; InvalidRequest unless it is a number from 0.01 to 100."""
+    number = isinstance(priority, int | float) and not isinstance(priority, bool)
+    if not number or not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise InvalidRequest(
+            f"priority must be a number from {LEAST_PRIORITY:g} to {MOST_PRIORITY:g}, "
+            f"not {priority!r}"
+        )
+    return float(priority)
+
+
+def _hooks(on_token: TokenCallback | None, prefix_cache: bool) -> Hooks:
+    if not isinstance(prefix_cache, bool):
+        raise InvalidRequest(f"prefix_cache must be True or False, not {prefix_cache!r}")
+    hooks = Hooks(on_token=on_token)
+    return hooks if prefix_cache else replace(hooks, restore=None, commit=None)

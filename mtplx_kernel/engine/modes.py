@@ -1,0 +1,174 @@
+"""The scheduler mode in force: switching, what the modes may know of the machine, telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mtplx_kernel.decoding.step import Outcome
+from mtplx_kernel.engine.jobs import Job
+from mtplx_kernel.engine.timeline import CohortRecord, Timeline
+from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.scheduling.modes import make_policy
+from mtplx_kernel.scheduling.options import TAKEN, SchedulerMode, SchedulerOptions, check_mode
+from mtplx_kernel.scheduling.policy import PREFILL_CHUNK, Decode, Machine, Prefill
+from mtplx_kernel.scheduling.relay import Relay
+
+if TYPE_CHECKING:
+    from mtplx_kernel.engine.runner import Runner
+
+ONE_ROW = (SchedulerMode.SERIAL, SchedulerMode.HYPER)
+BATCHED = (
+    SchedulerMode.AR_BATCH,
+    SchedulerMode.MTP_BATCH,
+    SchedulerMode.MTP_COHORT_EXPERIMENTAL,
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a mode's forwards came to."""
+
+    verify_cycles: int = 0
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
+    last_error: str | None = None
+
+
+class Modes:
+    """Which mode runs. Used on the owner thread only.
+
+    Parameters
+    ----------
+    runner
+        Whose requests they schedule.
+    scheduler, settings
+        The mode to begin with, and its settings by name.
+    timeline
+        Where cohorts are recorded.
+
+    Attributes
+    ----------
+    machine
+        What the policy in force knows of the machine.
+    """
+
+    def __init__(
+        self, runner: Runner, scheduler: str, settings: Mapping[str, Any], timeline: Timeline
+    ) -> None:
+        self._runner = runner
+        self._timeline = timeline
+        self._cohort: CohortRecord | None = None
+        self._tallies: dict[str, Tally] = {}
+        self._name, self._settings = SchedulerMode(scheduler), dict(settings)
+        self.options = SchedulerOptions.of(scheduler, settings)
+        self.machine = self._machine(self._name, self.options)
+        self.relay = Relay(make_policy(self._name, self.options, self.machine))
+
+    def switch(self, scheduler: str | None, settings: Mapping[str, Any]) -> str:
+        """Put another mode in force, or the same (None) with other settings; returns its name.
+
+        Requests that run finish under the mode that admitted them; those that wait move over.
+
+        Raises
+        ------
+        InvalidRequest
+            If the mode or a setting is unknown or cannot be had here; then nothing changes.
+        """
+        name = self._name if scheduler is None else check_mode(scheduler)
+        wished = {**(self._settings if name is self._name else {}), **settings}
+        options = SchedulerOptions.of(name, wished)
+        machine = self._machine(name, options)
+        self.relay.switch(make_policy(name, options, machine), self._runner.now)
+        self._name, self._settings = name, wished
+        self.options, self.machine = options, machine
+        return str(name)
+
+    def joined(self, quantum: Prefill | Decode, jobs: Sequence[Job]) -> None:
+        """Note who runs together."""
+        pooled = self.relay.running.name == SchedulerMode.MTP_COHORT_EXPERIMENTAL
+        for job in jobs:
+            job.handle.window.cohort_id = quantum.cohort
+            job.row.pool = quantum.cohort if pooled else None
+        if isinstance(quantum, Prefill):
+            return
+        for job in jobs:
+            window = job.handle.window
+            window.lane = max(quantum.lane, window.lane or 0)
+            window.width = max(len(jobs), window.width)
+        if quantum.cohort is not None:
+            self._record(quantum, jobs)
+
+    def tally(self, job: Job, outcome: Outcome) -> None:
+        """Count a row's part in a verify."""
+        tally = self._tally(job.handle.window.scheduler_mode)
+        tally.verify_cycles += 1
+        tally.accepted_drafts += outcome.accepted
+        tally.rejected_drafts += outcome.drafted - outcome.accepted
+
+    def failed(self, reason: str) -> None:
+        """Note why a forward failed."""
+        self._tally(self.relay.running.name).last_error = reason
+
+    def left(self, job: Job) -> None:
+        """Close the cohort that a job was the last of."""
+        cohort = self._cohort
+        if cohort is not None and not any(i in self._runner.jobs for i in cohort.members):
+            cohort.ended = self._runner.now
+            self._cohort = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that mean something to the mode in force, by name."""
+        return {name: getattr(self.options, name) for name in TAKEN[self._name]}
+
+    def snapshot(self) -> dict[str, Any]:
+        """The mode in force, its settings and its telemetry, as plain data."""
+        known = {**self.relay.snapshot(), "settings": self.settings}
+        for name, tally in self._tallies.items():
+            if name in known:
+                known[name] = {
+                    **known[name],
+                    "row_verifies": tally.verify_cycles,
+                    "accepted_drafts": tally.accepted_drafts,
+                    "rejected_drafts": tally.rejected_drafts,
+                    "last_error": tally.last_error,
+                }
+        return known
+
+    def _tally(self, name: str) -> Tally:
+        return self._tallies.setdefault(name, Tally())
+
+    def _record(self, quantum: Decode, jobs: Sequence[Job]) -> None:
+        assert quantum.cohort is not None
+        cohort = self._cohort
+        if cohort is None or cohort.cohort_id != quantum.cohort:
+            key = jobs[0].handle.request.compatibility
+            cohort = CohortRecord(quantum.cohort, key, quantum.lane, self._runner.now)
+            self._cohort = cohort
+            self._timeline.form(cohort)
+        cohort.lane = max(cohort.lane, quantum.lane)
+        cohort.members += [i for i in quantum.request_ids if i not in cohort.members]
+
+    def _machine(self, mode: SchedulerMode, options: SchedulerOptions) -> Machine:
+        """What the mode may know; the cost of batches is measured for the modes that batch."""
+        runner = self._runner
+        known = Machine(chunk=PREFILL_CHUNK[runner.loaded.facts.device], fits=runner.memory.fits)
+        if mode in ONE_ROW:
+            return known
+        if not runner.step.caches.rollback:
+            raise self._refusal(mode, runner.fit.rollback_reason or "", "serial, hyper")
+        if mode not in BATCHED:
+            return known
+        if runner.unbatched is not None:
+            raise self._refusal(mode, runner.unbatched, "serial, cooperative, hyper")
+        runner.measure_width(options.width)
+        return replace(known, throughput=runner.fit.throughput)
+
+    def _refusal(self, mode: SchedulerMode, reason: str, allowed: str) -> InvalidRequest:
+        name = self._runner.loaded.facts.name
+        return InvalidRequest(
+            f"scheduler {mode} cannot be had: {name} decodes one row at a time ({reason}); "
+            f"allowed: {allowed}"
+        )

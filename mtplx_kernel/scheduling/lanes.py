@@ -1,0 +1,67 @@
+"""Lanes: the widths at which batches run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+INSTALLED = (1, 2, 4, 8, 16, 32)
+
+
+class Lanes:
+    """The installed widths up to a limit, without those that do not pay on this machine.
+
+    Matrix kernels work in tiles, so a width just past a tile's edge can be slower than a smaller
+    one: such a lane is dropped.
+
+    Parameters
+    ----------
+    limit
+        Most rows wanted; a lane of its own.
+    throughput
+        By lane: rows a second, where it was measured.
+    installed
+        Widths to choose from.
+
+    Attributes
+    ----------
+    widths
+        The lanes, the narrowest first.
+    dropped
+        Lanes that give fewer rows a second than a narrower one.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        throughput: Mapping[int, float] | None = None,
+        installed: Sequence[int] = INSTALLED,
+    ) -> None:
+        measured = throughput or {}
+        wanted = sorted({1, limit, *(width for width in installed if width < limit)})
+        best = 0.0
+        kept = []
+        for width in wanted:
+            rows = measured.get(width, best)
+            if rows >= best:
+                kept.append(width)
+            best = max(best, rows)
+        self.widths = tuple(kept)
+        self.dropped = tuple(width for width in wanted if width not in kept)
+
+    @property
+    def limit(self) -> int:
+        """Most rows of a forward."""
+        return self.widths[-1]
+
+    def lane_for_width(self, rows: int) -> int:
+        """The narrowest lane for so many rows.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        for width in self.widths:
+            if 1 <= rows <= width:
+                return width
+        raise ValueError(f"no lane has room for {rows} rows; allowed: 1 to {self.limit}")
