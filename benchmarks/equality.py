@@ -11,6 +11,7 @@ from benchmarks.arrivals import Ask
 from benchmarks.served import PlanRun
 from benchmarks.summary import first_difference
 from mtplx_kernel.checks import margins
+from mtplx_kernel.checks.comparing import noise_of
 
 SHORTEST = 8
 Question = tuple[tuple[int, ...], float, int]
@@ -111,7 +112,7 @@ class SerialAnswers:
         before = [*ask.prompt.ids, *expected[:at]]
         size = self._engine.facts.vocabulary
         logprobs = self._engine.inspect(before, top=size)
-        noise = _noise(ask.seed, len(before), size) if ask.temperature else ()
+        noise = noise_of(ask.seed, len(before), size) if ask.temperature else ()
         # End tokens are passed over here, so each is a token like any other.
         scores = margins.Scores.of(logprobs, (), ask.temperature, noise)
         return scores.margin(expected[at], found)
@@ -119,13 +120,3 @@ class SerialAnswers:
 
 def _question(ask: Ask) -> Question:
     return ask.prompt.ids, ask.temperature, ask.seed
-
-
-def _noise(seed: int, position: int, size: int) -> list[float]:
-    """The noise of a draw, on the calling thread: it needs no model."""
-    import mlx.core as mx
-
-    from mtplx_kernel.decoding.sampling import noise
-
-    with mx.stream(mx.cpu):
-        return noise(seed, position, size).tolist()  # type: ignore[return-value]

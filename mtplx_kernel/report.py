@@ -181,7 +181,7 @@ def _scheduler_line(status: Mapping[str, Any]) -> str:
     block = scheduler.get(mode, {})
     doing = [f"{_waiting(block[key])} {key}" for key in _DOING if block.get(key)]
     if scheduler.get("finishing"):
-        doing.append(f"once what runs under {scheduler['finishing']} has finished")
+        doing.append(f"once what runs under {scheduler['finishing']['mode']} has finished")
     return _with_reason(line, ", ".join(doing))
 
 

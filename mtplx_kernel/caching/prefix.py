@@ -263,9 +263,7 @@ class PrefixCache:
             return None
         for key in continued:
             self._drop(key)
-        while self.nbytes + saved.nbytes > self.limit_bytes:
-            self._drop(min(self._entries, key=lambda key: self._entries[key].used))
-            self._evictions += 1
+        self._evict(self.limit_bytes - saved.nbytes)
         now = next(self._clock)
         self._entries[now] = _Entry(ids, saved, saved.nbytes, now)
         self.nbytes += saved.nbytes
@@ -280,10 +278,10 @@ class PrefixCache:
         """Note why a sequence could not be copied."""
         self._last_error = reason
 
-    def clear(self) -> None:
-        """Drop all."""
-        self._entries.clear()
-        self.nbytes = 0
+    def limit(self, limit_bytes: int) -> None:
+        """Change how much may be held, and evict what is too much."""
+        self.limit_bytes = limit_bytes
+        self._evict(limit_bytes)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data for the status."""
@@ -306,6 +304,12 @@ class PrefixCache:
             if mark is not None and (best is None or mark.position > best[1].position):
                 best = key, mark
         return best
+
+    def _evict(self, most: int) -> None:
+        """Drop the entries that were used longest ago until no more bytes than `most` are held."""
+        while self.nbytes > most:
+            self._drop(min(self._entries, key=lambda key: self._entries[key].used))
+            self._evictions += 1
 
     def _drop(self, key: int) -> None:
         self.nbytes -= self._entries.pop(key).nbytes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import fmean, median
@@ -15,7 +14,14 @@ from mtplx_kernel.checks.asking import PATIENCE_S
 from mtplx_kernel.checks.bench_report import REFERENCE, BenchReport, BenchRow, best_of
 from mtplx_kernel.checks.progress import progress_bar
 from mtplx_kernel.checks.prompts import first_prompts, whole
-from mtplx_kernel.checks.rounds import LEAST_TOKENS, MAX_TOKENS, encoded, in_turn
+from mtplx_kernel.checks.rounds import (
+    LEAST_TOKENS,
+    MAX_TOKENS,
+    busy,
+    encoded,
+    in_turn,
+    scheduler_put_back,
+)
 from mtplx_kernel.engine.request import FinishReason, Generation, Handle
 from mtplx_kernel.engine.slices import SLICE_S
 from mtplx_kernel.errors import InvalidRequest
@@ -98,12 +104,20 @@ def bench(
     length = whole("max_tokens", max_tokens, LEAST_TOKENS, None, default=MAX_TOKENS)
     questions = first_prompts(prompts)
     wanted = _wanted(modes, experimental)
-    _refuse_busy(engine)
+    others = busy(engine)
+    if others is not None:
+        raise InvalidRequest(
+            f"the engine is {others}; wait until its requests are done, or cancel them: a "
+            "comparison needs it alone"
+        )
     ids = encoded(engine, questions, length)
     asked = list(islice(cycle(ids), max(len(ids), 2 * at_a_time)))
     started = time.perf_counter()
     total = len(wanted) * (at_a_time + ROUNDS * len(asked))
-    with _put_back(engine) as before, progress_bar(total, "comparing", progress) as done:
+    with (
+        scheduler_put_back(engine) as before,
+        progress_bar(total, "comparing", progress) as done,
+    ):
         asking = _Clients(engine, at_a_time, length, experimental, done)
         missing = asking.warm_up(wanted, asked[:at_a_time], named=modes is not None)
         found = asking.rounds([mode for mode in wanted if mode not in missing], asked)
@@ -224,29 +238,6 @@ def _wanted(modes: Sequence[str] | None, experimental: bool) -> list[str]:
             if modes is not None or mode is not EXPERIMENTAL or experimental
         )
     )
-
-
-def _refuse_busy(engine: Engine) -> None:
-    status = engine.status()
-    running, waiting = status["running"], status["queue"]["waiting"]
-    if running or waiting:
-        raise InvalidRequest(
-            f"the engine is busy ({running} running, {waiting} waiting); wait until its requests "
-            "are done, or cancel them: a comparison needs it alone"
-        )
-
-
-@contextmanager
-def _put_back(engine: Engine) -> Iterator[str]:
-    """Give the name of the mode in force, and put it back at the end, with its settings."""
-    scheduler = engine.status()["scheduler"]
-    mode = scheduler["mode"]
-    settings = {name: scheduler["settings"][name] for name in TAKEN[SchedulerMode(mode)]}
-    try:
-        yield mode
-    finally:
-        if not engine.closed:
-            engine.configure(scheduler=mode, **settings)
 
 
 def _row(mode: str, runs: Runs) -> BenchRow:

@@ -1,12 +1,12 @@
-"""One prompt answered in both generation modes, and how close the choice was where they part."""
+"""One prompt answered in two ways, and how close the choice was where the answers part."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mtplx_kernel.checks import margins
 from mtplx_kernel.checks.asking import ask
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 END = "(end)"
 UNKNOWN = "(no token)"
+MODES = ("ar", "mtp")
 
 
 class Result(StrEnum):
@@ -44,24 +45,48 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt, and how it is answered.
+
+    Attributes
+    ----------
+    name
+        Of the prompt.
+    ids
+        The prompt.
+    depth
+        Drafts a cycle in mode mtp; None where the engine chooses.
+    """
+
+    name: str
+    ids: Sequence[int]
+    sampling: Sampling
+    max_tokens: int
+    depth: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """Where two runs part.
 
     Attributes
     ----------
+    runs
+        What the two are called.
     position
         The place of the first differing token in the output, from 0.
-    ar, mtp
-        The text of the token that each mode has there.
+    expected, found
+        The text of the token that the first and the second have there.
     margin
         How far the worse of the two was from the model's choice, in log-probability.
     tolerance
         What rounding explains.
     """
 
+    runs: tuple[str, str]
     position: int
-    ar: str
-    mtp: str
+    expected: str
+    found: str
     margin: float
     tolerance: float
 
@@ -72,28 +97,31 @@ class Divergence:
 
     def __str__(self) -> str:
         sign = "<=" if self.explained else ">"
+        first, second = self.runs
         return (
-            f"token {self.position}: ar {self.ar!r}, mtp {self.mtp!r}, "
+            f"token {self.position}: {first} {self.expected!r}, {second} {self.found!r}, "
             f"margin {self.margin:.2g} {sign} {self.tolerance:g}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One prompt in both modes.
+    """One question answered in two ways.
 
     Attributes
     ----------
     depth
         Drafts a cycle; None where the engine chose.
     tokens
-        How many tokens of the mode mtp stand against those of mode ar.
+        How many tokens of the second answer stand against those of the first.
     drafted, accepted
-        Drafts of the mtp run.
+        Drafts of the second run.
     divergence
         None where the answers are equal.
     problem
         What went wrong with a request, and what a drafter failed with.
+    answer
+        The second answer; None where a request failed.
     """
 
     prompt: str
@@ -105,6 +133,7 @@ class Comparison:
     divergence: Divergence | None = None
     problem: str | None = None
     failed: bool = False
+    answer: Generation | None = field(default=None, repr=False)
 
     @property
     def result(self) -> Result:
@@ -117,7 +146,7 @@ class Comparison:
 
 
 class Comparer:
-    """Runs prompts in both modes of one engine.
+    """Has questions answered by one engine, and holds the answers against each other.
 
     Parameters
     ----------
@@ -137,51 +166,72 @@ class Comparer:
             facts.precision, facts.device, blas["kind"], facts.family
         )
 
-    def compare(
-        self,
-        name: str,
-        ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        max_tokens: int,
-        depth: int | None,
-    ) -> Comparison:
-        """Answer a prompt in modes ar and mtp."""
-        options: dict[str, Any] = {
-            "max_tokens": max_tokens,
-            "temperature": sampling.temperature,
-            "seed": sampling.seed,
-        }
+    def compare(self, question: Question) -> Comparison:
+        """Answer a question in modes ar and mtp."""
         try:
-            ar = ask(self._engine, ids, mode="ar", **options)
-            mtp = ask(self._engine, ids, mode="mtp", depth=depth, **options)
+            ar, mtp = self.answer(question, "ar"), self.answer(question, "mtp")
         except RequestFailed as error:
-            return Comparison(name, sampling, depth, problem=str(error), failed=True)
+            return failure(question, error)
+        return self.against(question, ar, mtp)
+
+    def answer(self, question: Question, mode: str) -> Generation:
+        """Answer a question in a generation mode.
+
+        Raises
+        ------
+        RequestFailed
+            If the request ends with an error.
+        """
+        return ask(
+            self._engine,
+            question.ids,
+            mode=mode,
+            depth=question.depth if mode == "mtp" else None,
+            max_tokens=question.max_tokens,
+            temperature=question.sampling.temperature,
+            seed=question.sampling.seed,
+        )
+
+    def against(
+        self,
+        question: Question,
+        expected: Generation,
+        found: Generation,
+        runs: tuple[str, str] = MODES,
+    ) -> Comparison:
+        """Hold an answer against another."""
         return Comparison(
-            prompt=name,
-            sampling=sampling,
-            depth=depth,
-            tokens=len(mtp.token_ids),
-            drafted=sum(mtp.stats.drafted_by_depth or ()),
-            accepted=sum(mtp.stats.accepted_by_depth or ()),
-            divergence=self.divergence(ids, ar, mtp, sampling),
-            problem=mtp.stats.draft_error,
+            prompt=question.name,
+            sampling=question.sampling,
+            depth=question.depth,
+            tokens=len(found.token_ids),
+            drafted=sum(found.stats.drafted_by_depth or ()),
+            accepted=sum(found.stats.accepted_by_depth or ()),
+            divergence=self.divergence(question.ids, expected, found, question.sampling, runs),
+            problem=found.stats.draft_error,
+            answer=found,
         )
 
     def divergence(
-        self, ids: Sequence[int], ar: Generation, mtp: Generation, sampling: Sampling
+        self,
+        ids: Sequence[int],
+        expected: Generation,
+        found: Generation,
+        sampling: Sampling,
+        runs: tuple[str, str] = MODES,
     ) -> Divergence | None:
         """Where two answers to one prompt part, and by how much; None where they are equal."""
-        position = _parting(ar, mtp)
+        position = _parting(expected, found)
         if position is None:
             return None
-        known = all(_known(generation, position) for generation in (ar, mtp))
-        scores = self._scores([*ids, *ar.token_ids[:position]], sampling)
-        tokens = (_token(ar, position), _token(mtp, position))
+        known = all(_known(generation, position) for generation in (expected, found))
+        scores = self._scores([*ids, *expected.token_ids[:position]], sampling)
+        tokens = (_token(expected, position), _token(found, position))
         return Divergence(
+            runs,
             position,
-            ar=self._text(ar, position),
-            mtp=self._text(mtp, position),
+            expected=self._text(expected, position),
+            found=self._text(found, position),
             margin=scores.margin(*tokens) if known else math.inf,
             tolerance=self.tolerance,
         )
@@ -189,8 +239,9 @@ class Comparer:
     def _scores(self, before: Sequence[int], sampling: Sampling) -> margins.Scores:
         facts = self._engine.facts
         logprobs = self._engine.inspect(before, top=facts.vocabulary)
-        noise = _noise(sampling.seed, len(before), facts.vocabulary) if sampling.temperature else ()
-        return margins.Scores.of(logprobs, facts.end_ids, sampling.temperature, noise)
+        warm = sampling.temperature
+        noise = noise_of(sampling.seed, len(before), facts.vocabulary) if warm else ()
+        return margins.Scores.of(logprobs, facts.end_ids, warm, noise)
 
     def _text(self, generation: Generation, position: int) -> str:
         token = _token(generation, position)
@@ -199,14 +250,42 @@ class Comparer:
         return str(self._engine.tokenizer.decode([token]))
 
 
-def _parting(ar: Generation, mtp: Generation) -> int | None:
+def failure(question: Question, error: RequestFailed) -> Comparison:
+    """A question with a request that ended with an error."""
+    return Comparison(
+        question.name, question.sampling, question.depth, problem=str(error), failed=True
+    )
+
+
+def noise_of(seed: int, position: int, size: int) -> list[float]:
+    """The noise of the draw of a sampled token, computed on the calling thread.
+
+    Parameters
+    ----------
+    seed
+        The request's.
+    position
+        How many tokens stand before, those of the prompt included.
+    size
+        Of the vocabulary.
+    """
+    import mlx.core as mx  # here, as a report needs no MLX
+
+    from mtplx_kernel.decoding.sampling import noise
+
+    with mx.stream(mx.cpu):
+        return noise(seed, position, size).tolist()  # type: ignore[return-value]
+
+
+def _parting(expected: Generation, found: Generation) -> int | None:
     """The first place where two answers differ: in a token, or in having ended there."""
-    pairs = zip(ar.token_ids, mtp.token_ids, strict=False)
-    differing = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    if differing is not None:
-        return differing
-    same = ar.finish_reason is mtp.finish_reason and len(ar.token_ids) == len(mtp.token_ids)
-    return None if same else min(len(ar.token_ids), len(mtp.token_ids))
+    pairs = zip(expected.token_ids, found.token_ids, strict=False)
+    parted = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if parted is not None:
+        return parted
+    sizes = len(expected.token_ids), len(found.token_ids)
+    same = expected.finish_reason is found.finish_reason and sizes[0] == sizes[1]
+    return None if same else min(sizes)
 
 
 def _token(generation: Generation, position: int) -> int | None:
@@ -217,13 +296,3 @@ def _token(generation: Generation, position: int) -> int | None:
 def _known(generation: Generation, position: int) -> bool:
     """Whether there is a token, or the text ended by itself: None then stands for an end token."""
     return position < len(generation.token_ids) or generation.finish_reason is FinishReason.STOP
-
-
-def _noise(seed: int, position: int, size: int) -> Sequence[float]:
-    """The noise of a draw, on the calling thread: it needs no model."""
-    import mlx.core as mx
-
-    from mtplx_kernel.decoding.sampling import noise
-
-    with mx.stream(mx.cpu):
-        return noise(seed, position, size).tolist()  # type: ignore[return-value]

@@ -1,11 +1,12 @@
-"""``%mtplx verify``: are the answers of modes ar and mtp the same, for this model, here."""
+"""``%mtplx verify``: are answers the same in modes ar and mtp, and under hyper, here."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from mtplx_kernel.checks.comparing import Comparer, Sampling
+from mtplx_kernel.checks.comparing import Comparer, Question, Sampling
+from mtplx_kernel.checks.hyper_parity import check_parity
 from mtplx_kernel.checks.progress import progress_bar
 from mtplx_kernel.checks.prompts import LAW_PROMPT, first_prompts, whole
 from mtplx_kernel.checks.sampling_law import check_law
@@ -23,6 +24,8 @@ MAX_TOKENS = 48
 GREEDY_DEPTH = 4
 TEMPERATURE = 0.8
 DRAWS = 64
+PARITY_PROMPTS = 3
+"""How many of the prompts are answered under hyper too."""
 
 
 def verify(
@@ -35,12 +38,13 @@ def verify(
     draws: int | None = None,
     progress: bool = True,
 ) -> VerifyReport:
-    """Compare modes ar and mtp over built-in prompts, and test the law of sampled tokens.
+    """Compare modes ar and mtp over built-in prompts, and hyper with serial; test sampling's law.
 
     Parameters
     ----------
     engine
-        A loaded engine that can draft; it may be used by others meanwhile.
+        A loaded engine that can draft; it may be used by others meanwhile, but then hyper is left
+        out. Its scheduler is as before at the end, however that comes.
     prompts
         How many of the built-in prompts; None takes all.
     max_tokens
@@ -70,22 +74,29 @@ def verify(
     if engine.mode_reason is not None:
         raise InvalidRequest(f"there are no drafts to verify: {engine.mode_reason}")
     encoder, comparer = PromptEncoder(engine.tokenizer, engine.facts), Comparer(engine)
+    ways = 2 if warm else 1
     plan = [
-        (prompt, sampling)
+        Question(
+            prompt.name,
+            encoder.encode(prompt.text),
+            sampling,
+            max_tokens=length,
+            depth=GREEDY_DEPTH if depth is None and not sampling.temperature else depth,
+        )
         for seed, prompt in enumerate(questions, start=1)
-        for sampling in (Sampling(), Sampling(warm, seed))[: 2 if warm else 1]
+        for sampling in (Sampling(), Sampling(warm, seed))[:ways]
     ]
+    hyper_runs = 2 * len(plan[: PARITY_PROMPTS * ways])
     rules: Sequence[Acceptance] = tuple(Acceptance) if warm and seeds else ()
     started = time.perf_counter()
     rows, laws = [], []
-    with progress_bar(len(plan) + seeds * len(rules), "verifying", progress) as done:
-        for prompt, sampling in plan:
-            drafts = GREEDY_DEPTH if depth is None and not sampling.temperature else depth
-            ids = encoder.encode(prompt.text)
-            rows.append(
-                comparer.compare(prompt.name, ids, sampling, max_tokens=length, depth=drafts)
-            )
+    total = len(plan) + hyper_runs + seeds * len(rules)
+    with progress_bar(total, "verifying", progress) as done:
+        for question in plan:
+            rows.append(comparer.compare(question))
             done()
+        answered = list(zip(plan, rows, strict=True))[: PARITY_PROMPTS * ways]
+        hyper = check_parity(engine, comparer, answered, done=done)
         law_ids = encoder.encode(LAW_PROMPT, raw=True)
         for rule in rules:
             laws.append(
@@ -99,5 +110,6 @@ def verify(
         tolerance=comparer.tolerance,
         rows=tuple(rows),
         laws=tuple(laws),
+        hyper=hyper,
         seconds=time.perf_counter() - started,
     )

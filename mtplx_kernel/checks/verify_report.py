@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mtplx_kernel.checks.comparing import Comparison, Result
+from mtplx_kernel.checks.hyper_parity import FORKS, HyperParity, HyperRow
 from mtplx_kernel.checks.layout import Sheet, html_page, text_page
 from mtplx_kernel.checks.sampling_law import LEAST_P, LawCheck
-
-HYPER = "not yet: the scheduler mode is not there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class VerifyReport:
         One a prompt and way of sampling.
     laws
         One an acceptance rule; empty where nothing was sampled.
+    hyper
+        Answers under scheduler hyper against those under serial.
     arithmetic
         What the numbers were computed with.
     tolerance
@@ -34,28 +36,26 @@ class VerifyReport:
     tolerance: float
     rows: tuple[Comparison, ...]
     laws: tuple[LawCheck, ...]
+    hyper: HyperParity
     seconds: float
 
     @property
     def passed(self) -> bool:
         """Whether nothing failed."""
-        results = [row.result for row in self.rows] + [law.result for law in self.laws]
+        compared = [*self.rows, *self._under_hyper]
+        results = [row.result for row in compared] + [law.result for law in self.laws]
         return Result.FAILED not in results
 
     @property
     def verdict(self) -> str:
         """One line: what was found."""
-        failures = sum(row.result is Result.FAILED for row in self.rows)
-        broken = [law.acceptance for law in self.laws if law.result is Result.FAILED]
-        if failures or broken:
-            parts = [f"{failures} of {len(self.rows)} comparisons failed"] if failures else []
-            parts += [f"the sampling law of {', '.join(broken)} does not hold"] if broken else []
-            return f"FAILED: {' and '.join(parts)}"
-        ties = sum(row.result is Result.NEAR_TIE for row in self.rows)
-        equal = f"{len(self.rows) - ties} of {len(self.rows)} answers equal in modes ar and mtp"
-        parts = [equal]
-        if ties:
-            parts.append(f"{ties} part at a near tie")
+        if not self.passed:
+            return f"FAILED: {' and '.join(self._failures)}"
+        parts = [*_answers(self.rows, "equal in modes ar and mtp")]
+        if self._under_hyper:
+            parts += _answers(self._under_hyper, "under hyper as under serial")
+        else:
+            parts.append("hyper parity not checked")
         if self.laws:
             parts.append(f"{len(self.laws)} of {len(self.laws)} sampling laws hold")
         if not self._drafted:
@@ -70,6 +70,22 @@ class VerifyReport:
 
     def _repr_html_(self) -> str:
         return html_page(self.verdict, self._facts, self._sheets)
+
+    @property
+    def _under_hyper(self) -> list[Comparison]:
+        return [row.comparison for row in self.hyper.rows]
+
+    @property
+    def _failures(self) -> list[str]:
+        parts = []
+        if failed := _count(self.rows, Result.FAILED):
+            parts.append(f"{failed} of {len(self.rows)} comparisons failed")
+        if failed := _count(self._under_hyper, Result.FAILED):
+            count = len(self.hyper.rows)
+            parts.append(f"{failed} of {count} answers under hyper are not those under serial")
+        if broken := [law.acceptance for law in self.laws if law.result is Result.FAILED]:
+            parts.append(f"the sampling law of {', '.join(broken)} does not hold")
+        return parts
 
     @property
     def _drafted(self) -> int:
@@ -94,16 +110,31 @@ class VerifyReport:
             ),
         ]
         for row in self.rows:
-            if row.divergence is not None:
-                facts.append(("Divergence", f"{row.prompt}, {row.sampling.name}: {row.divergence}"))
-            if row.problem is not None:
-                facts.append(("Problem", f"{row.prompt}, {row.sampling.name}: {row.problem}"))
+            facts += _remarks(row, f"{row.prompt}, {row.sampling.name}")
+        for under in self.hyper.rows:
+            row = under.comparison
+            rows = f"hyper{' with forks' if under.forked else ''}"
+            facts += _remarks(row, f"{row.prompt}, {row.sampling.name}, {rows}")
         facts += [
             ("Problem", f"acceptance {law.acceptance}: {law.problem}")
             for law in self.laws
             if law.problem is not None
         ]
-        return [*facts, ("Hyper parity", HYPER), ("Took", f"{self.seconds:.0f} s")]
+        return [*facts, ("Hyper parity", self._parity), ("Took", f"{self.seconds:.0f} s")]
+
+    @property
+    def _parity(self) -> str:
+        rows, left_out = self.hyper.rows, self.hyper.left_out
+        if not rows:
+            return f"not checked: {left_out}"
+        forked = [row for row in rows if row.forked]
+        parts = [f"{len(rows) - len(forked)} answers alone"]
+        if forked:
+            attempts = sum(row.fork_attempts for row in forked)
+            wins = sum(row.fork_wins for row in forked)
+            came = f"{attempts} forks, of which {wins} gained tokens" if attempts else "none forked"
+            parts.append(f"{len(forked)} with forks of {FORKS} rows ({came})")
+        return f"{', '.join(parts)}{f'; {left_out}' if left_out else ''}"
 
     @property
     def _sheets(self) -> list[Sheet]:
@@ -117,7 +148,29 @@ class VerifyReport:
             ("acceptance", "draws", "with drafts", "as in ar", "chi-square", "p", "result"),
             tuple(_law_cells(law) for law in self.laws),
         )
-        return [answers, laws] if self.laws else [answers]
+        hyper = Sheet(
+            "Answers under hyper against those under serial",
+            ("prompt", "sampling", "most rows", "tokens", "forks that gained", "result"),
+            tuple(_hyper_cells(row) for row in self.hyper.rows),
+        )
+        return [sheet for sheet in (answers, hyper, laws) if sheet.rows]
+
+
+def _count(rows: Sequence[Comparison], result: Result) -> int:
+    return sum(row.result is result for row in rows)
+
+
+def _answers(rows: Sequence[Comparison], what: str) -> list[str]:
+    """How many answers are equal, where no comparison failed."""
+    ties = _count(rows, Result.NEAR_TIE)
+    parts = [f"{len(rows) - ties} of {len(rows)} answers {what}"]
+    return [*parts, f"{ties} part at a near tie"] if ties else parts
+
+
+def _remarks(row: Comparison, name: str) -> list[tuple[str, str]]:
+    """What there is to say of a comparison besides its result."""
+    remarks = [("Divergence", f"{name}: {row.divergence}")] if row.divergence is not None else []
+    return [*remarks, ("Problem", f"{name}: {row.problem}")] if row.problem else remarks
 
 
 def _answer_cells(row: Comparison) -> tuple[str, ...]:
@@ -128,6 +181,19 @@ def _answer_cells(row: Comparison) -> tuple[str, ...]:
         str(row.tokens),
         f"{row.accepted} of {row.drafted}",
         str(row.result),
+    )
+
+
+def _hyper_cells(row: HyperRow) -> tuple[str, ...]:
+    compared = row.comparison
+    forks = f"{row.fork_wins} of {row.fork_attempts}" if row.forked else "-"
+    return (
+        compared.prompt,
+        compared.sampling.name,
+        str(FORKS if row.forked else 1),
+        str(compared.tokens),
+        "declined" if row.declined is not None else forks,
+        str(compared.result),
     )
 
 

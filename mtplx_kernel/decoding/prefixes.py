@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import mlx.core as mx
@@ -44,7 +45,7 @@ class RowPrefixes:
         caches, head = self._caches, self._drafting(row)
         if not isinstance(caches, SlotCaches):
             return 0
-        found = store.find(row.ids, drafting=head is not None)
+        found = _guarded(store, lambda: store.find(row.ids, drafting=head is not None))
         if found is None:
             return 0
         mark = found.mark
@@ -163,6 +164,8 @@ def _guarded(store: PrefixStore, call: Callable[[], Result]) -> Result | None:
     """Call what may only cost speed: a failure is reported to the store and gives None."""
     try:
         return call()
-    except Exception as error:  # whatever MLX raises, such as no memory for a copy
-        store.failed(" ".join(f"{type(error).__name__}: {error}".split()))
-        return None
+    except Exception as error:  # whatever MLX or the store raises, such as no memory for a copy
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+    with suppress(Exception):  # a store that cannot even take note has nobody else to tell
+        store.failed(reason)
+    return None

@@ -166,6 +166,7 @@ class DecodeStep:
 
     def restore(self, row: Row, store: PrefixStore) -> int:
         """Begin an admitted row with what is stored of its ids; how many need not be fed."""
+        self._bring_together([row], len(row.ids))
         return self._prefixes.restore(row, store)
 
     def save(self, row: Row, store: PrefixStore) -> None:

@@ -28,8 +28,7 @@ from mtplx_kernel.engine.timeline import Timeline
 from mtplx_kernel.errors import InvalidRequest, MTPLXError, RequestTimeout
 from mtplx_kernel.models import catalog
 from mtplx_kernel.models.head import check_choice
-from mtplx_kernel.scheduling.gate import HyperAdmissionGate
-from mtplx_kernel.scheduling.hyper import HyperPolicy
+from mtplx_kernel.scheduling.hyper import HyperPolicy, HyperWidths
 from mtplx_kernel.scheduling.options import SchedulerOptions
 
 QUEUE_LIMIT = 256
@@ -296,15 +295,17 @@ class Engine:
         if mode is not None:
             self._defaults.checked(SamplingParams(mode=mode).mode)  # type: ignore[arg-type]
         if scheduler is not None or settings:
-            self._scheduler = self._owner.ask(
-                lambda runner: runner.modes.switch(scheduler, settings)
-            )
+            self._owner.ask(lambda runner: self._switch(runner, scheduler, settings))
         if mode is not None:
             self._defaults.set_mode(mode)
 
+    def _switch(self, runner: Runner, scheduler: str | None, settings: dict[str, Any]) -> None:
+        """Switch on the owner thread, so that the name is right whoever is interrupted."""
+        self._scheduler = runner.modes.switch(scheduler, settings)
+
     @property
-    def gate(self) -> HyperAdmissionGate:
-        """The admission gate of mode hyper, such as to install a width executor.
+    def gate(self) -> HyperWidths:
+        """What can be done to the gate of mode hyper, such as installing a width executor.
 
         Raises
         ------
@@ -317,7 +318,7 @@ class Engine:
                 f"the engine's scheduler is {policy.name}, and only hyper has a gate: "
                 "engine.configure(scheduler='hyper')"
             )
-        return policy.gate
+        return HyperWidths(policy.gate)
 
     def fork_executor(self, width: int | None = None) -> ForkExecutor:
         """What makes mode hyper verify several continuations of a request at once.

@@ -22,7 +22,7 @@ class ForkExecutor:
     step
         What the request is decoded with.
     row_of
-        The row of an open request.
+        The row of an open request; None where there is none of that id.
     fits
         Whether rows of so many tokens, in one set of slots, have room in the memory.
     refusal
@@ -35,7 +35,7 @@ class ForkExecutor:
     def __init__(
         self,
         step: ForkingStep,
-        row_of: Callable[[str], Row],
+        row_of: Callable[[str], Row | None],
         *,
         fits: Callable[[Sequence[int]], bool],
         refusal: str | None = None,
@@ -53,6 +53,8 @@ class ForkExecutor:
         What it costs is measured; how often drafts are right is known from earlier requests.
         """
         row = self._row_of(request.request_id)
+        if row is None:
+            return HyperCohortPlan(1, "no open request has this id")
         reason = self._refusal or self._step.why_not(row)
         if reason is not None:
             return HyperCohortPlan(1, reason)

@@ -118,6 +118,10 @@ class Intake:
             make, lambda handle: self._owner.post(lambda runner: runner.submit(handle))
         )
 
+    def refuse_waiting(self) -> None:
+        """Raise InvalidRequest on the owner thread: it would wait for its own work."""
+        self._owner.refuse_waiting()
+
     def submit_when_room(
         self, prompt: Prompt, options: dict[str, Any], opened: Opened
     ) -> Handle | MTPLXError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mtplx_kernel.decoding.params import GenerationMode
@@ -78,6 +78,11 @@ class Jobs:
 
     def __getitem__(self, request_id: str) -> Job:
         return self._jobs[request_id]
+
+    def row(self, request_id: str) -> Row | None:
+        """The row of an open request; None if there is none of that id."""
+        job = self._jobs.get(request_id)
+        return None if job is None else job.row
 
     def open(self, handle: Handle, row: Row) -> Job:
         """Take a request in."""
@@ -172,14 +177,30 @@ class Jobs:
             )
         )
 
-    def cancelled(self) -> Sequence[Job]:
-        """The jobs whose callers say, when asked, that they are cancelled."""
-        found = []
+    def cancelled(self) -> list[tuple[Job, str | None]]:
+        """The jobs whose callers say, when asked, that they are cancelled, or cannot say.
+
+        Returns
+        -------
+        list of (job, error)
+            The error is what a caller's function raised.
+        """
+        found: list[tuple[Job, str | None]] = []
         for job in self:
             asked = job.handle.request.hooks.cancelled
-            if asked is not None and asked():
-                found.append(job)
+            if asked is None:
+                continue
+            try:
+                if asked():
+                    found.append((job, None))
+            except BaseException as error:  # the caller's code ends its request only
+                found.append((job, f"the cancelled callback raised {cause(error)}"))
         return found
+
+    @property
+    def polled(self) -> bool:
+        """Whether some caller has to be asked if its request is cancelled."""
+        return any(job.handle.request.hooks.cancelled is not None for job in self)
 
 
 def _call(name: str, function: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from mtplx_kernel.caching.footprint import Footprint
 from mtplx_kernel.caching.slots import SlotCaches, StockCaches
@@ -138,6 +139,13 @@ def measure(loaded: LoadedModel, weights_bytes: int, *, rollback: bool) -> Memor
         head_caches.commit([True])
         of_head = head_caches.footprint
     return Memory(budget(), weights_bytes, caches.footprint, of_head)
+
+
+def weights_bytes(loaded: LoadedModel) -> int:
+    """Bytes of a model's and its head's weights."""
+    arrays: Any = tree_flatten(loaded.target.model.parameters(), destination={})
+    head = loaded.head.facts.nbytes if loaded.head is not None else 0
+    return sum(int(array.nbytes) for array in arrays.values()) + head
 
 
 def budget() -> int | None:

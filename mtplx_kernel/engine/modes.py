@@ -60,6 +60,7 @@ class Modes:
         self._runner = runner
         self._timeline = timeline
         self._cohort: CohortRecord | None = None
+        self._members: set[str] = set()
         self._tallies: dict[str, Tally] = {}
         self._name, self._settings = SchedulerMode(scheduler), dict(settings)
         self.options = SchedulerOptions.of(scheduler, settings)
@@ -79,10 +80,19 @@ class Modes:
         name = self._name if scheduler is None else check_mode(scheduler)
         wished = {**(self._settings if name is self._name else {}), **settings}
         options = SchedulerOptions.of(name, wished)
+        self._settings = wished if name is self._name else self._settings
+        if name is self._name and _meant(name, options) == self.settings:
+            return str(name)  # what is installed, such as an executor, stays
         machine = self._machine(name, options)
-        self.relay.switch(make_policy(name, options, machine), self._runner.now)
+        policy = make_policy(name, options, machine)
+        self.relay.switch(policy)
         self._name, self._settings = name, wished
         self.options, self.machine = options, machine
+        self._tallies[name] = Tally()
+        for job in self._runner.jobs:
+            if not job.admitted:
+                window = job.handle.window
+                window.scheduler_mode, window.scheduler_policy = policy.name, policy.rule
         return str(name)
 
     def joined(self, quantum: Prefill | Decode, jobs: Sequence[Job]) -> None:
@@ -91,14 +101,14 @@ class Modes:
         for job in jobs:
             job.handle.window.cohort_id = quantum.cohort
             job.row.pool = quantum.cohort if pooled else None
+        if quantum.cohort is not None:
+            self._record(quantum, quantum.cohort, jobs)
         if isinstance(quantum, Prefill):
             return
         for job in jobs:
             window = job.handle.window
             window.lane = max(quantum.lane, window.lane or 0)
             window.width = max(len(jobs), window.width)
-        if quantum.cohort is not None:
-            self._record(quantum, jobs)
 
     def tally(self, job: Job, outcome: Outcome) -> None:
         """Count a row's part in a verify."""
@@ -113,43 +123,46 @@ class Modes:
 
     def left(self, job: Job) -> None:
         """Close the cohort that a job was the last of."""
-        cohort = self._cohort
-        if cohort is not None and not any(i in self._runner.jobs for i in cohort.members):
-            cohort.ended = self._runner.now
-            self._cohort = None
+        self._members.discard(job.row.request_id)
+        if self._cohort is not None and not self._members:
+            self._cohort.ended = self._runner.now
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that mean something to the mode in force, by name."""
-        return {name: getattr(self.options, name) for name in TAKEN[self._name]}
+        return _meant(self._name, self.options)
 
     def snapshot(self) -> dict[str, Any]:
         """The mode in force, its settings and its telemetry, as plain data."""
         known = {**self.relay.snapshot(), "settings": self.settings}
-        for name, tally in self._tallies.items():
-            if name in known:
-                known[name] = {
-                    **known[name],
-                    "row_verifies": tally.verify_cycles,
-                    "accepted_drafts": tally.accepted_drafts,
-                    "rejected_drafts": tally.rejected_drafts,
-                    "last_error": tally.last_error,
-                }
+        for name in [n for n in SchedulerMode if n in known]:
+            tally = self._tallies.get(name) or Tally()
+            known[name] = {
+                **known[name],
+                "row_verifies": tally.verify_cycles,
+                "accepted_drafts": tally.accepted_drafts,
+                "rejected_drafts": tally.rejected_drafts,
+                "last_error": tally.last_error,
+            }
         return known
 
     def _tally(self, name: str) -> Tally:
         return self._tallies.setdefault(name, Tally())
 
-    def _record(self, quantum: Decode, jobs: Sequence[Job]) -> None:
-        assert quantum.cohort is not None
+    def _record(self, quantum: Prefill | Decode, name: str, jobs: Sequence[Job]) -> None:
         cohort = self._cohort
-        if cohort is None or cohort.cohort_id != quantum.cohort:
+        if cohort is None or cohort.cohort_id != name:
             key = jobs[0].handle.request.compatibility
-            cohort = CohortRecord(quantum.cohort, key, quantum.lane, self._runner.now)
-            self._cohort = cohort
+            cohort = self._cohort = CohortRecord(name, key, 1, self._runner.now)
+            self._members.clear()
             self._timeline.form(cohort)
-        cohort.lane = max(cohort.lane, quantum.lane)
-        cohort.members += [i for i in quantum.request_ids if i not in cohort.members]
+        cohort.ended = None
+        if isinstance(quantum, Decode):
+            cohort.lane = max(cohort.lane, quantum.lane)
+        for request_id in quantum.request_ids:
+            if request_id not in self._members:
+                self._members.add(request_id)
+                cohort.members.append(request_id)
 
     def _machine(self, mode: SchedulerMode, options: SchedulerOptions) -> Machine:
         """What the mode may know; the cost of batches is measured for the modes that batch."""
@@ -172,3 +185,8 @@ class Modes:
             f"scheduler {mode} cannot be had: {name} decodes one row at a time ({reason}); "
             f"allowed: {allowed}"
         )
+
+
+def _meant(mode: SchedulerMode, options: SchedulerOptions) -> dict[str, Any]:
+    """The options that mean something to a mode, by name."""
+    return {name: getattr(options, name) for name in TAKEN[mode]}

@@ -47,6 +47,32 @@ class GenerationLimits:
             raise InvalidRequest(f"timeout_s must be above 0, or None, not {seconds!r}")
 
 
+class JobFuture(Future[Generation]):
+    """A future that the engine's own thread refuses to wait for: it would wait for itself.
+
+    Attributes
+    ----------
+    refuse_waiting
+        Raises InvalidRequest on that thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuse_waiting: Callable[[], None] = lambda: None
+
+    def result(self, timeout: float | None = None) -> Generation:
+        """As of any future, except on the engine's thread."""
+        if not self.done():
+            self.refuse_waiting()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As of any future, except on the engine's thread."""
+        if not self.done():
+            self.refuse_waiting()
+        return super().exception(timeout)
+
+
 @dataclass(eq=False, kw_only=True)
 class MTPBatchJob:
     """One request of a batching program.
@@ -70,7 +96,8 @@ class MTPBatchJob:
     generation_limits
         What else ends it.
     solo_runner
-        Wraps the job's run where it is a closed cohort of its own: gets the run, must call it.
+        Wraps the job's run where nobody can join it, in a closed cohort of its own: gets the run,
+        must call it. With refills (the default) anybody may join, and it is not used.
     cancel_event
         Set it to cancel, at any stage.
     cancel_error
@@ -106,7 +133,7 @@ class MTPBatchJob:
     session_id: str | None = None
     session_restore: PrefixStore | None = None
     session_commit: PrefixStore | None = None
-    future: Future[Generation] = field(default_factory=Future)
+    future: JobFuture = field(default_factory=lambda: JobFuture())
     decode_started: float | None = None
 
     def emit_token(self, token: int, text: str) -> None:
@@ -151,7 +178,7 @@ class MTPBatchGenerationService:
         self._engine = engine
         self._check_mode()
 
-    def submit(self, job: MTPBatchJob) -> Future[Generation]:
+    def submit(self, job: MTPBatchJob) -> JobFuture:
         """Queue a job; its future gets the result as soon as its row ends.
 
         Raises
@@ -160,8 +187,7 @@ class MTPBatchGenerationService:
             Before any work.
         """
         self._check_mode()
-        if job.future.done():
-            raise InvalidRequest(f"job {job.request_id!r} has ended: submit a new one")
+        _check(job)
         ids, params = self._engine.intake.encoder.encode(job.prompt_ids), self._params(job)
         hooks = Hooks(
             on_token=job.emit_token,
@@ -180,6 +206,7 @@ class MTPBatchGenerationService:
         )
         with Opened() as opened:
             handle = self._engine.intake.open(ids, params, ask, opened)
+            job.future.refuse_waiting = self._engine.intake.refuse_waiting
             handle.when_done(lambda handle: _settle(job, handle))
         return job.future
 
@@ -193,7 +220,7 @@ class MTPBatchGenerationService:
         requests
             With equal keys, no more than the lane is wide.
         lane
-            How many slots there may be; None takes as many as there are requests.
+            Most requests that there may be; None takes as many as the engine's width.
 
         Returns
         -------
@@ -206,7 +233,8 @@ class MTPBatchGenerationService:
             Before any work.
         """
         self._check_mode()
-        width = self._engine.status()["scheduler"]["settings"]["width"]
+        self._engine.intake.refuse_waiting()
+        width = self.snapshot()["width"]
         most = width if lane is None else min(lane, width)
         if not 1 <= len(requests) <= most:
             raise InvalidRequest(f"a cohort has 1 to {most} requests, not {len(requests)}")
@@ -260,6 +288,27 @@ class MTPBatchGenerationService:
             )
 
 
+def _check(job: MTPBatchJob) -> None:
+    """Refuse what would fail later, on the engine's thread."""
+    if job.future.done():
+        raise InvalidRequest(f"job {job.request_id!r} has ended: submit a new one")
+    if not isinstance(job.cancel_event, threading.Event):
+        raise InvalidRequest(f"cancel_event must be a threading.Event, not {job.cancel_event!r}")
+    seen = job.request_observability
+    if seen is not None and type(seen) is not dict:
+        raise InvalidRequest(f"request_observability must be a dict, or None, not {seen!r}")
+    if job.cancel_error is not None and not isinstance(job.cancel_error, BaseException):
+        raise InvalidRequest(f"cancel_error must be an exception, or None: {job.cancel_error!r}")
+    for name in ("token_callback", "prefill_callback", "solo_runner"):
+        call = getattr(job, name)
+        if call is not None and not callable(call):
+            raise InvalidRequest(f"{name} must be a function, or None, not {call!r}")
+    for name in ("session_restore", "session_commit"):
+        store = getattr(job, name)
+        if store is not None and not callable(getattr(store, "find", None)):
+            raise InvalidRequest(f"{name} must be a prefix store, or None, not {store!r}")
+
+
 def _canceller(job: MTPBatchJob) -> Callable[[], bool]:
     limits = job.generation_limits
     seconds = None if limits is None else limits.timeout_s
@@ -277,12 +326,16 @@ def _canceller(job: MTPBatchJob) -> Callable[[], bool]:
 def _settle(job: MTPBatchJob, handle: Handle) -> None:
     """Give the job's future what its request came to (owner thread)."""
     outcome = _outcome(handle)
+    ended = getattr(outcome, "generation", outcome)
+    if isinstance(ended, Generation) and job.request_observability is not None:
+        session = {} if job.session_id is None else {"session_id": job.session_id}
+        job.request_observability |= {
+            **ended.stats.as_dict(),
+            "request_id": job.request_id,
+            **session,
+        }
     if isinstance(outcome, Generation):
         outcome = replace(outcome, request_id=job.request_id)
-        if job.request_observability is not None:
-            stats = outcome.stats.as_dict()
-            session = {} if job.session_id is None else {"session_id": job.session_id}
-            job.request_observability.update(stats, request_id=job.request_id, **session)
     try:
         if isinstance(outcome, MTPLXError):
             job.future.set_exception(outcome)

@@ -43,7 +43,8 @@ class Hooks:
     on_decode_start
         Called when the first token has come.
     cancelled
-        Asked before each forward whether to end the request.
+        Asked before each forward, and while nothing runs many times a second, whether to end the
+        request.
     solo
         Wraps the run of a request that has the model to itself from start to end: it gets that
         run as a function, and must call it.
@@ -154,6 +155,7 @@ class Handle:
         self._failure: Exception | None = None
         self._cancel: FinishReason | None = None
         self._told: list[Callable[[Handle], None]] = []
+        self.told_error: str | None = None
         self._ending = threading.Lock()
         self.attach(_nothing, _nothing, _nothing)
 
@@ -257,13 +259,19 @@ class Handle:
     def when_done(self, tell: Callable[[Handle], None]) -> None:
         """Call `tell` with the handle once the request has ended (owner thread), or now if it has.
 
-        It must not raise.
+        What it raises stays here, in `told_error`: nobody waits for it.
         """
         with self._ending:
             if not self.done:
                 self._told.append(tell)
                 return
-        tell(self)
+        self._tell(tell)
+
+    def _tell(self, tell: Callable[[Handle], None]) -> None:
+        try:
+            tell(self)
+        except BaseException as error:  # the caller's code: it must not end the engine's thread
+            self.told_error = cause(error)
 
     def push(self, piece: str) -> None:
         """Deliver text (owner thread)."""
@@ -294,7 +302,7 @@ class Handle:
         # A handle that someone keeps must not keep the engine.
         self.attach(_nothing, _nothing, _nothing)
         for tell in told:
-            tell(self)
+            self._tell(tell)
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from mtplx_kernel.caching.prefix import PrefixCache
 from mtplx_kernel.decoding.batching import why_not_batched
@@ -19,9 +18,10 @@ from mtplx_kernel.decoding.step import Outcome
 from mtplx_kernel.engine.fit import fit, measure_width
 from mtplx_kernel.engine.forking import WIDEST, ForkExecutor
 from mtplx_kernel.engine.jobs import CallbackFailed, Job, Jobs, make_row
-from mtplx_kernel.engine.memory import measure
+from mtplx_kernel.engine.memory import measure, weights_bytes
 from mtplx_kernel.engine.modes import Modes
 from mtplx_kernel.engine.request import FinishReason, Handle, cause
+from mtplx_kernel.engine.slices import SLICE_S
 from mtplx_kernel.engine.timeline import Timeline
 from mtplx_kernel.errors import RequestFailed
 from mtplx_kernel.models import blas
@@ -95,12 +95,13 @@ class Runner:
         )
         self.jobs = Jobs(clock)
         self.between: Callable[[], bool] = _go_on
-        self.weights_bytes = _weights_bytes(loaded)
+        self.weights_bytes = weights_bytes(loaded)
         memory = measure(loaded, self.weights_bytes, rollback=caches.rollback)
         self.memory = memory.within(memory_gb)
-        self.prefix = PrefixCache(int(prefix_mb * 1e6)) if prefix_mb and caches.rollback else None
+        self._prefix_bytes = int(prefix_mb * 1e6)
+        self.prefix = PrefixCache(self._prefix_bytes) if prefix_mb and caches.rollback else None
         self.modes = Modes(self, scheduler, settings, timeline)
-        self.caches_bytes = self._held_bytes()
+        self._note_memory()
         self._governor = blas.ThreadGovernor(blas.threads() or 1, pinned_threads() is not None)
 
     @property
@@ -128,6 +129,8 @@ class Runner:
             handle.fail(failure, self._clock())
             return
         handle.window.generation_mode = str(request.mode)
+        policy = self.modes.relay.current
+        handle.window.scheduler_mode, handle.window.scheduler_policy = policy.name, policy.rule
         self.jobs.open(handle, row)
         self.modes.relay.arrive(
             Arrival(
@@ -154,7 +157,7 @@ class Runner:
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         """End every open request."""
         for job in self.jobs:
-            self._end(job, reason, error)
+            self._end(job, reason, error, keep=False)
 
     def run_next(self) -> float:
         """Run one quantum.
@@ -170,7 +173,8 @@ class Runner:
         if quantum is None:
             return math.inf
         if isinstance(quantum, Wait):
-            return max(0.0, quantum.until - self._clock())
+            pause = max(0.0, quantum.until - self._clock())
+            return min(pause, SLICE_S) if self.jobs.polled else pause
         if isinstance(quantum, Serve):
             self._serve(policy, self.jobs[quantum.request_id], quantum.cohort)
         else:
@@ -207,7 +211,7 @@ class Runner:
             self.measure_width(WIDEST if width is None else width)
         return ForkExecutor(
             self.step,
-            lambda request_id: self.jobs[request_id].row,
+            self.jobs.row,
             fits=self.memory.fits,
             refusal=self.unbatched,
             width=width,
@@ -233,7 +237,8 @@ class Runner:
                 solo(run)
             else:
                 run()
-        except Exception as error:  # of whoever wraps the run
+        except BaseException as error:  # of whoever wraps the run
+            self.modes.failed(cause(error))
             if job.row.request_id in self.jobs:
                 self._end(job, FinishReason.ERROR, f"its run failed: {cause(error)}", wipe=True)
             return
@@ -263,8 +268,9 @@ class Runner:
         }
 
     def _end_cancelled(self) -> None:
-        for job in self.jobs.cancelled():
-            self._end(job, FinishReason.CANCELLED)
+        for job, error in self.jobs.cancelled():
+            reason = FinishReason.CANCELLED if error is None else FinishReason.ERROR
+            self._end(job, reason, error)
 
     def _run(self, policy: Policy, quantum: Prefill | Decode) -> None:
         """Run a forward over some requests, and tell their handles and the policy."""
@@ -279,7 +285,7 @@ class Runner:
         except Exception as error:  # whatever a forward raises ends its rows, and only those
             self._fail(jobs, cause(error))
         else:
-            self.caches_bytes = self._held_bytes()
+            self._note_memory()
             for outcome in outcomes:
                 done[outcome.row.request_id] = len(outcome.tokens)
                 self._deliver(self.jobs[outcome.row.request_id], outcome)
@@ -309,9 +315,11 @@ class Runner:
             for job in jobs:
                 self._prefilled(job)
             return []
-        width = sum(len(row.pending) for row in rows)
+        pending = [len(row.pending) for row in rows]
+        longest = max(len(row.ids) for row in rows)
         outcomes = self.step.cycle(rows, again=quantum.again)
-        shape = (len(rows), width + sum(o.drafted for o in outcomes), len(rows[0].ids) // 512)
+        widest = max(n + outcome.drafted for n, outcome in zip(pending, outcomes, strict=True))
+        shape = (len(rows), widest, longest // 512)
         before = self._governor.threads
         threads = self._governor.observe(shape, self._clock() - start)
         if threads != before:
@@ -354,27 +362,35 @@ class Runner:
                 self.modes.relay.rewind(job.row.request_id, job.row.prefill_left)
 
     def _end(
-        self, job: Job, reason: FinishReason, error: str | None = None, *, wipe: bool = False
+        self,
+        job: Job,
+        reason: FinishReason,
+        error: str | None = None,
+        *,
+        wipe: bool = False,
+        keep: bool = True,
     ) -> None:
-        """End a request once: free its slot, then tell its handle."""
+        """End a request once: free its slot, then tell its handle.
+
+        `keep` lets the prefix cache have its tokens; `wipe` where its slot may hold what is not
+        finite.
+        """
         row = job.row
         self.jobs.close(job)
         self.modes.relay.leave(row.request_id, self._clock())
         if job.admitted:
             store = self._store(job.handle.request.hooks.commit)
-            if store is not None and reason is not FinishReason.ERROR:
+            if store is not None and keep and reason is not FinishReason.ERROR:
                 self.step.save(row, store)
             self.step.release(row, wipe=wipe)
         self.modes.left(job)
-        self.caches_bytes = self._held_bytes()
+        self._note_memory()
         self.jobs.finish(job, reason, error)
 
-    def _held_bytes(self) -> int:
+    def _note_memory(self) -> None:
+        """Note what the caches hold; the prefix cache may have what they leave of the budget."""
         head = self._head_caches
-        return self.step.caches.nbytes + (head.nbytes if head is not None else 0)
-
-
-def _weights_bytes(loaded: LoadedModel) -> int:
-    arrays: Any = tree_flatten(loaded.target.model.parameters(), destination={})
-    head = loaded.head.facts.nbytes if loaded.head is not None else 0
-    return sum(int(array.nbytes) for array in arrays.values()) + head
+        self.caches_bytes = self.step.caches.nbytes + (head.nbytes if head is not None else 0)
+        if self.prefix is not None and self.memory.budget_bytes is not None:
+            free = self.memory.budget_bytes - self.weights_bytes - self.caches_bytes
+            self.prefix.limit(min(self._prefix_bytes, max(0, free)))

@@ -32,7 +32,7 @@ class GenerationStats:
     cached_tokens: int | None = None
     """Prompt tokens that the prefix cache had; None where it was not asked."""
     lane: int | None = None
-    """How many slots there were for the rows of its forwards."""
+    """The narrowest installed width that the rows of its widest forward fit in."""
     cohort_id: str | None = None
     mtp_batch_fixed_width: int | None = None
     mtp_batch_real_width: int | None = None
@@ -62,7 +62,7 @@ class GenerationStats:
         """Derive the stats from a request's decode window."""
         end = window.ended if window.ended is not None else time.perf_counter()
         first, n = window.first_token, window.completion_tokens
-        mtp = window.generation_mode == GenerationMode.MTP
+        mtp = window.generation_mode == GenerationMode.MTP and window.verify_calls > 0
         in_cohort = window.scheduler_mode in COHORT_MODES and window.width > 0
         return cls(
             scheduler_mode=window.scheduler_mode,

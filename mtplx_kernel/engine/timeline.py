@@ -86,16 +86,18 @@ class CohortRecord:
     key
         What its rows have in common.
     lane
-        How many slots it has.
+        The narrowest installed width that its rows fit in, at their most.
+    sealed
+        When its first row began.
     members
-        Request ids, in the order in which they joined.
+        The last request ids to join, in their order: a cohort that is refilled has no end.
     """
 
     cohort_id: str
     key: str
     lane: int
     sealed: float
-    members: list[str] = field(default_factory=list)
+    members: deque[str] = field(default_factory=lambda: deque(maxlen=TIMELINE_CAPACITY))
     ended: float | None = None
 
 

@@ -36,6 +36,7 @@ class Batch:
         self.lanes = Lanes(min(options.width, machine.widest), machine.throughput)
         self._rows: dict[str, Arrival] = {}
         self._left: dict[str, int] = {}
+        self._todo: dict[str, int] = {}
         # Rows whose next chunk may turn out shorter, as the prefix cache may hold a part of it.
         self._fresh: set[str] = set()
         self._queued: list[str] = []
@@ -75,9 +76,18 @@ class Batch:
             return False
         return arrival.prefill == 0 or len(self._prefilling) < self._cap
 
+    def outlasts(self, arrival: Arrival) -> bool:
+        """Whether a request may go on when all rows that run now have ended."""
+        return _answer(arrival) > max(self._todo.values(), default=0)
+
+    def seconds(self, arrival: Arrival) -> float:
+        """How long a request may take: its prompt, and a cycle for each token of its answer."""
+        return self._pace.prefill_seconds(arrival.prefill) + self._pace.cycle * _answer(arrival)
+
     def join(self, arrival: Arrival) -> None:
         """Take a row in."""
         self._rows[arrival.request_id] = arrival
+        self._todo[arrival.request_id] = _answer(arrival)
         self._begin(arrival.request_id, arrival.prefill)
 
     def leave(self, request_id: str) -> bool:
@@ -85,7 +95,7 @@ class Batch:
         if self._rows.pop(request_id, None) is None:
             return False
         self._take_out(request_id)
-        del self._left[request_id]
+        del self._left[request_id], self._todo[request_id]
         self._fresh.discard(request_id)
         return True
 
@@ -123,6 +133,9 @@ class Batch:
         for request_id, left in ran.prefill_left.items():
             if request_id in self._rows:
                 self._left[request_id] = left
+        for request_id, count in ran.tokens.items():
+            if request_id in self._rows:
+                self._todo[request_id] -= count
         for request_id in [i for i in self._prefilling if self._left[i] == 0]:
             self._prefilling.remove(request_id)
             self._decoding.append(request_id)
@@ -168,3 +181,8 @@ class Batch:
         if widest in sure:
             self._pace.prefilled(len(asked) * widest, ran.seconds)
         self._fresh.difference_update(asked)
+
+
+def _answer(arrival: Arrival) -> int:
+    """Most tokens of a request's answer."""
+    return max(1, arrival.tokens - arrival.prefill)

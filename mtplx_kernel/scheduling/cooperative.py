@@ -171,7 +171,7 @@ class CooperativePolicy:
             )
 
     def _decoding(self) -> int:
-        return sum(row.left == 0 for row in self._rows.values())
+        return sum(row.left == 0 for row in list(self._rows.values()))
 
     def _choose(self, now: float) -> str:
         """Whose turn it is; also whether it is out of turn, and whether it is free."""

@@ -217,6 +217,12 @@ class HyperAdmissionGate:
         with self._changed:
             self._executor = None
 
+    @property
+    def width_executor(self) -> HyperWidthExecutor | None:
+        """What is installed for the requests that begin from now on."""
+        with self._changed:
+            return self._executor
+
     def plan_cohort(self, request: HyperRequestMeta) -> HyperCohortPlan:
         """Ask the executor for a width: the active request its own, any other the installed one.
 

@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mtplx_kernel.scheduling.gate import Closure, HyperAdmissionGate, HyperTicket
+from mtplx_kernel.scheduling.gate import (
+    Closure,
+    HyperAdmissionGate,
+    HyperCohortPlan,
+    HyperRequestMeta,
+    HyperTicket,
+    HyperWidthExecutor,
+)
 from mtplx_kernel.scheduling.policy import Arrival, Machine, Quantum, Ran, Serve
 
 
@@ -84,3 +91,37 @@ class HyperPolicy:
     def snapshot(self) -> dict[str, Any]:
         """What the gate counts."""
         return self.gate.snapshot()
+
+
+class HyperWidths:
+    """What others may do to the gate of a running engine: everything but stand in its queue.
+
+    Parameters
+    ----------
+    gate
+        The engine's.
+    """
+
+    def __init__(self, gate: HyperAdmissionGate) -> None:
+        self._gate = gate
+
+    def install_width_executor(self, executor: HyperWidthExecutor) -> None:
+        """Let an executor widen the requests to come; see `HyperAdmissionGate`."""
+        self._gate.install_width_executor(executor)
+
+    def clear_width_executor(self) -> None:
+        """Serve the requests to come alone again."""
+        self._gate.clear_width_executor()
+
+    @property
+    def width_executor(self) -> HyperWidthExecutor | None:
+        """What is installed."""
+        return self._gate.width_executor
+
+    def plan_cohort(self, request: HyperRequestMeta) -> HyperCohortPlan:
+        """What the installed executor plans for a request."""
+        return self._gate.plan_cohort(request)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the gate counts."""
+        return self._gate.snapshot()

@@ -42,8 +42,9 @@ class MTPBatchPolicy:
 
     A cohort is sealed when it is full, or when `wait_ms` has passed since its first job; a closed
     cohort when all its members have come. Cohorts are sealed in the order of their oldest jobs, so
-    a job with n jobs before it is in one of the next n + 1 cohorts, if it is ready; and refills
-    stop while another kind's oldest job has waited `max_wait_ms`. A closed cohort whose members do
+    a job with n jobs before it is in one of the next n + 1 cohorts, if it is ready; and nobody
+    refills who might, as far as is measured, keep another kind's oldest job waiting beyond
+    `max_wait_ms`. A closed cohort whose members do
     not all come within `max_wait_ms` begins without them.
 
     Parameters
@@ -169,18 +170,21 @@ class MTPBatchPolicy:
             if not (self._batch.room([job.arrival]) and self._batch.can_start(job.arrival)):
                 return
             if cohort.kind[1] is None:
-                if self._sealed or not self._batch or self._somebody_is_due(cohort.kind, now):
+                if self._sealed or not self._batch or self._delays(job.arrival, cohort.kind, now):
                     return
                 self._refills += 1
             self._admit(job)
 
-    def _somebody_is_due(self, kind: Kind, now: float) -> bool:
-        """Whether the oldest job of another kind has waited for as long as it may."""
-        return any(
-            jobs[0].came + self._max_wait <= now
-            for other, jobs in self._kinds().items()
-            if other != kind
-        )
+    def _delays(self, arrival: Arrival, kind: Kind, now: float) -> bool:
+        """Whether a refill may keep another kind's oldest job waiting for longer than it may.
+
+        One that ends with the rows that run already keeps nobody waiting, until somebody is due.
+        """
+        waits = [jobs[0].came + self._max_wait for k, jobs in self._kinds().items() if k != kind]
+        due = min(waits, default=None)
+        if due is None or not self._batch.outlasts(arrival):
+            return due is not None and due <= now
+        return now + self._batch.seconds(arrival) >= due
 
     def _admit(self, job: Waiting) -> None:
         self._queue.take(job.arrival.request_id)

@@ -14,6 +14,9 @@ from mtplx_kernel.errors import InvalidRequest
 WIDEST = 64
 """Most rows that can be asked for."""
 
+LONGEST_MS = 3_600_000
+"""The longest wait or gap that can be asked for: an hour."""
+
 OPT_IN_VARIABLE = "MTPLX_KERNEL_EXPERIMENTAL_COHORTS"
 """Opts in to `mtp_cohort_experimental` where it is 1."""
 
@@ -87,14 +90,14 @@ class SchedulerOptions:
             _refuse("prefill_cap", "a whole number, 1 or more", self.prefill_cap)
         for name in ("wait_ms", "max_wait_ms"):
             value = getattr(self, name)
-            if not _number(value) or value < 0:
-                _refuse(name, "a number of milliseconds, 0 or more", value)
+            if not _number(value) or not 0 <= value <= LONGEST_MS:
+                _refuse(name, f"a number of milliseconds, 0 to {LONGEST_MS}", value)
         if self.max_wait_ms < self.wait_ms:
             _refuse("max_wait_ms", f"at least wait_ms ({self.wait_ms:g})", self.max_wait_ms)
         for name in ("itl_ms", "ttft_ms"):
             value = getattr(self, name)
-            if not _number(value) or value <= 0:
-                _refuse(name, "a number of milliseconds above 0", value)
+            if not _number(value) or not 0 < value <= LONGEST_MS:
+                _refuse(name, f"a number of milliseconds, above 0, at most {LONGEST_MS}", value)
         for name in ("sealed", "experimental"):
             if not isinstance(getattr(self, name), bool):
                 _refuse(name, "True or False", getattr(self, name))

@@ -64,7 +64,7 @@ class Decode:
     Attributes
     ----------
     lane
-        How many slots the rows live in.
+        The narrowest installed width that the rows fit in.
     cohort
         The name of the rows' cohort, in the modes that form them.
     again

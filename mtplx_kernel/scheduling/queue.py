@@ -61,8 +61,8 @@ class Queue:
         return next(iter(self), None)
 
     def __iter__(self) -> Iterator[Waiting]:
-        """Those who may be admitted, the oldest first."""
-        return iter(()) if self._closed else iter(self._waiting.values())
+        """Those who may be admitted, the oldest first; other threads may read them too."""
+        return iter(()) if self._closed else iter(list(self._waiting.values()))
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -19,6 +19,7 @@ class Relay:
     def __init__(self, policy: Policy) -> None:
         self._line = [policy]
         self._of: dict[str, Policy] = {}
+        self._came: dict[str, float] = {}
 
     @property
     def current(self) -> Policy:
@@ -30,27 +31,28 @@ class Relay:
         """The policy whose requests run: an earlier one while it finishes."""
         return self._line[0]
 
-    def of(self, request_id: str) -> Policy:
-        """The policy that has an open request."""
-        return self._of[request_id]
+    def switch(self, policy: Policy) -> None:
+        """Put another policy in force. Who waits moves to it, in order; who runs does not.
 
-    def switch(self, policy: Policy, now: float) -> None:
-        """Put another policy in force. Who waits moves to it, in order; who runs does not."""
+        Nobody's wait begins anew: they arrive there at the time at which they came.
+        """
         waiting = self.current.withdraw()
         self._line.append(policy)
         for arrival in waiting:
             self._of[arrival.request_id] = policy
-            policy.arrive(arrival, now)
+            policy.arrive(arrival, self._came[arrival.request_id])
         self._drop_finished()
 
     def arrive(self, arrival: Arrival, now: float) -> None:
         """Take a request into the queue of the policy in force."""
         self._of[arrival.request_id] = self.current
+        self._came[arrival.request_id] = now
         self.current.arrive(arrival, now)
 
     def leave(self, request_id: str, now: float) -> None:
         """Forget a request; unknown ids are ignored."""
         policy = self._of.pop(request_id, None)
+        self._came.pop(request_id, None)
         if policy is not None:
             policy.leave(request_id, now)
             self._drop_finished()
@@ -69,11 +71,12 @@ class Relay:
             policy.ran(quantum, ran, now)
 
     def snapshot(self) -> dict[str, Any]:
-        """The mode in force and its block, and the mode that still finishes."""
-        known: dict[str, Any] = {"mode": self.current.name}
-        if self.running is not self.current:
-            known["finishing"] = self.running.name
-        return known | {policy.name: policy.snapshot() for policy in self._line}
+        """The mode in force with its block, and the mode that still finishes with its own."""
+        current, running = self.current, self.running
+        known: dict[str, Any] = {"mode": current.name, current.name: current.snapshot()}
+        if running is not current:
+            known["finishing"] = {"mode": running.name, running.name: running.snapshot()}
+        return known
 
     def _drop_finished(self) -> None:
         busy = set(map(id, self._of.values()))

@@ -19,7 +19,8 @@ def write(metrics: dict[str, Any], model: Path) -> str:
         "## Data",
         f"{text['tokens_written']:,} tokens that the model wrote by itself, from prompt templates,",
         "openings that it continued, and questions that it invented, at temperatures 0, 0.5, 0.8",
-        f"and 1. {text['share_looping']:.1%} of the rows repeated themselves and were dropped;",
+        f"and 1. {text['share_looping']:.1%} of the rows began to repeat themselves: they count up",
+        "to there, and were dropped where little was left.",
         f"{text['tokens']:,} tokens remained, {text['answer_tokens']:,} of them in answers. No row",
         "holds a prompt of the evaluation.",
         "",
@@ -40,7 +41,8 @@ def write(metrics: dict[str, Any], model: Path) -> str:
     ]
     for found in metrics["evaluation"]:
         lines.append(_row(found["temperature"], found["columns"], found["overall"]))
-    for found in metrics["evaluation"][-1:]:
+    widest = {found["temperature"]: found for found in metrics["evaluation"]}
+    for found in widest.values():
         lines += ["", f"By domain, temperature {found['temperature']}:", ""]
         lines += [
             "| domain | draft vocabulary | acceptance | tokens a cycle |",

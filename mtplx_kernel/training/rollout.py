@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from mtplx_kernel.training.roles import Roles
 USER_TEMPERATURE = 0.8
 LONGEST_USER_TURN = 80
 """A user message that the model invents is cut here: small models may not end theirs."""
+STEPS_AHEAD = 4
+"""How many steps may be queued: enough to keep a GPU busy, few enough to bound memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def roll(
     *,
     roles: Roles | None,
     key: mx.array,
+    ahead: int = STEPS_AHEAD,
     tick: Callable[[int], object] = lambda step: None,
 ) -> Rolled:
     """Let a model write.
@@ -76,64 +79,27 @@ def roll(
         What follows when a message ends; None lets every row run on as it likes.
     key
         Of the random numbers, which `step_noise` makes.
+    ahead
+        How many steps may be queued.
     tick
         Called with the number of each finished step.
     """
-    return roll_in_turn(target, [starts], length, roles=roles, keys=[key], tick=tick)[0]
-
-
-def roll_in_turn(
-    target: Target,
-    batches: Sequence[Sequence[Start]],
-    length: int,
-    *,
-    roles: Roles | None,
-    keys: Sequence[mx.array],
-    tick: Callable[[int], object] = lambda step: None,
-) -> list[Rolled]:
-    """Let a model write several batches of rows, as `roll` does, a step of each in turn.
-
-    While the device computes a step of one batch, the host prepares the next one's. A single batch
-    cannot be prepared ahead: as long as a step is under way its caches are in use, and the next
-    step would copy them whole instead of writing one place.
-    """
-    advance = _advance(roles)
-    writing = [
-        _write(target, starts, length, advance, key)
-        for starts, key in zip(batches, keys, strict=True)
-    ]
-    for n in range(length - 1):
-        for batch in writing:
-            next(batch)
-        tick(n)
-    return [next(batch) for batch in writing]  # type: ignore[misc]
-
-
-def _write(
-    target: Target,
-    starts: Sequence[Start],
-    length: int,
-    advance: Callable[..., Any],
-    key: mx.array,
-) -> Iterator[Rolled | None]:
-    """Write a batch, with a pause after each step's launch; the rows come last."""
     rows = len(starts)
     prefix = _prefixes(starts, length)
     caches = make_prompt_cache(target.model)
     for cache in caches:
         if type(cache) is KVCache:
             cache.step = length  # all room at once, not by copies
-    keys = mx.random.split(key, length)
+    advance, keys = _advance(roles), mx.random.split(key, length)
     heat = mx.array([[USER_TEMPERATURE, start.temperature] for start in starts])
     state = [
-        mx.array([int(s.answering) for s in starts], mx.int32),
+        mx.array([int(s.answering or roles is None) for s in starts], mx.int32),
         mx.zeros((rows,), mx.int32),
         mx.zeros((rows,), mx.int32),
     ]
     token, chosen = prefix[:, 0], mx.zeros((rows,), mx.uint8)
     tokens, sampled = [token], [chosen]
     for n in range(length - 1):
-        _settle(token, chosen, state)
         hidden = target.forward(token[:, None], caches)
         logits = target.logits(hidden[:, -1])
         noise = step_noise(keys, n, logits.shape)
@@ -141,16 +107,12 @@ def _write(
         tokens.append(token)
         sampled.append(chosen)
         mx.async_eval(token, chosen, state)
-        yield None
+        if n >= ahead:
+            mx.eval(tokens[n + 1 - ahead])
+        tick(n)
     rolled = Rolled(mx.stack(tokens, axis=1), mx.stack(sampled, axis=1))
     mx.eval(rolled.tokens, rolled.sampled)
-    yield rolled
-
-
-def _settle(*arrays: Any) -> None:
-    """Wait for a step, and for what holds on to its caches until it is over."""
-    mx.eval(arrays)
-    mx.synchronize()
+    return rolled
 
 
 def step_noise(keys: mx.array, step: int, shape: Sequence[int]) -> mx.array:

@@ -19,7 +19,7 @@ from mtplx_kernel.training.data import holds_any, make_starts
 from mtplx_kernel.training.heldout import HELD_OUT
 from mtplx_kernel.training.loops import loop_starts
 from mtplx_kernel.training.roles import Roles, encode
-from mtplx_kernel.training.rollout import roll_in_turn
+from mtplx_kernel.training.rollout import roll
 
 LEAST_ANSWER = 0.3
 """Share of a row that must be answers for it to be worth its place."""
@@ -78,17 +78,16 @@ def write_text(
         for first in range(0, total, rows):
             count = min(rows, total - first)
             starts = make_starts(base.tokenizer, roles, count, length, rng)
-            batches = [part for part in (starts[::2], starts[1::2]) if part]
-            keys, *own = mx.random.split(keys, 1 + len(batches))
+            keys, key = mx.random.split(keys)
 
             def tick(_: int, count: int = count) -> None:
                 bar.update(count)
                 if stopped():
                     raise KeyboardInterrupt
 
-            made = roll_in_turn(base.target, batches, length, roles=roles, keys=own, tick=tick)
-            parts += [(np.array(rolled.tokens), np.array(rolled.sampled)) for rolled in made]
-            del made
+            rolled = roll(base.target, starts, length, roles=roles, key=key, tick=tick)
+            parts.append((np.array(rolled.tokens), np.array(rolled.sampled)))
+            del rolled
     written = np.concatenate([t for t, _ in parts])
     sampled = np.concatenate([s for _, s in parts])
     # Two seeds in one: the order of writing says what temperature and kind a row is.

@@ -216,7 +216,7 @@ def test_forget_clear_and_what_failed() -> None:
     assert [length(cache.find([*text(20, s), 0])) for s in (1, 2)] == [0, 20]
     cache.failed("MemoryError: none")
     assert cache.snapshot()["last_error"] == "MemoryError: none"
-    cache.clear()
+    cache.limit(0)
     assert (cache.nbytes, cache.snapshot()["entries"]) == (0, 0)
     assert length(cache.find(text(30, 2))) == 0
 

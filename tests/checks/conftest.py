@@ -1,7 +1,8 @@
-"""Engines on tiny models to check: a plain one, and one with two tokens that are hard to tell."""
+"""Engines on tiny models to check: a plain one, one with a head, and one with two tokens alike."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,10 +13,22 @@ import mtplx_kernel as mk
 from mtplx_kernel.decoding.drafting import Drafts
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.engine.engine import Engine
-from tests.tiny import write
+from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig, save_distilled
+from mtplx_kernel.models.load import load
+from tests.tiny import COMMON, VOCABULARY, write
 
 TWINS = (40, 200)
 CONTEXT = 2000
+HEAD = HeadConfig(
+    hidden=COMMON["hidden_size"],
+    vocabulary=VOCABULARY,
+    layers=COMMON["num_hidden_layers"],
+    taps=(1, 2, "final"),
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    intermediate=96,
+)
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +51,20 @@ def engine(plain_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     return plain_engine
 
 
+@pytest.fixture(scope="session")
+def headed(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine with a random head: it drafts wherever a depth is asked for, and can fork."""
+    folder = tmp_path_factory.mktemp("models") / "headed"
+    shutil.copytree(tiny_folder, folder)
+    target = load(folder, "tiny", "none").target
+    assert target.final_norm is not None
+    mx.random.seed(4)
+    head = DistilledHead(HEAD, target.shared, mx.arange(VOCABULARY))
+    save_distilled(folder / "head.safetensors", head, target.final_norm)
+    with mk.load(str(folder)) as loaded:
+        yield loaded
+
+
 @pytest.fixture
 def twins(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -45,7 +72,7 @@ def twins(
     """Engines whose second twin's logit is the first's times a factor; all others are 0."""
     loaded: list[Engine] = []
 
-    def load(factor: float) -> Engine:
+    def load_twins(factor: float) -> Engine:
         folder = write("llama", tmp_path / "twins", max_position_embeddings=CONTEXT)
         file = str(folder / "model.safetensors")
         weights = dict(mx.load(file))
@@ -58,7 +85,7 @@ def twins(
         draft_always(loaded[-1], monkeypatch)
         return loaded[-1]
 
-    yield load
+    yield load_twins
     for each in loaded:
         each.close()
 

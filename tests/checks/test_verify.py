@@ -42,7 +42,8 @@ def test_what_is_exact_is_verified(engine: Engine) -> None:
     report = verify(engine, **SMALL)
     assert report.passed
     assert report.verdict == (
-        "verified: 4 of 4 answers equal in modes ar and mtp, 3 of 3 sampling laws hold"
+        "verified: 4 of 4 answers equal in modes ar and mtp, 8 of 8 answers under hyper as under "
+        "serial, 3 of 3 sampling laws hold"
     )
     assert [(row.prompt, row.sampling.name, row.depth) for row in report.rows] == [
         ("chat-rain", "greedy", 4),
@@ -109,6 +110,8 @@ def test_a_wrong_token_fails(engine: Engine) -> None:
     text = str(report)
     assert text.startswith("FAILED: ")
     assert "Divergence:   chat-rain, greedy: token 0: ar " in text
+    # What fails everywhere fails in the same way under hyper.
+    assert all(row.comparison.result is Result.EQUAL for row in report.hyper.rows)
     coupled = report.laws[0]
     assert (coupled.equal, coupled.unexplained, coupled.result) == (0, 20, Result.FAILED)
 
@@ -137,7 +140,7 @@ def test_a_text_that_ends_too_early_fails(engine: Engine) -> None:
         report = verify(engine, prompts=1, max_tokens=6, temperature=0)
     (row,) = report.rows
     assert row.divergence is not None
-    assert (row.divergence.mtp, row.result) == ("(end)", Result.FAILED)
+    assert (row.divergence.found, row.result) == ("(end)", Result.FAILED)
     assert 0 < row.divergence.margin < float("inf")
 
 
@@ -170,7 +173,7 @@ def test_a_near_tie_is_told_from_a_mistake(
     assert row.result is result
     parting = row.divergence
     assert parting is not None
-    assert {parting.ar, parting.mtp} == {engine.tokenizer.decode([t]) for t in TWINS}
+    assert {parting.expected, parting.found} == {engine.tokenizer.decode([t]) for t in TWINS}
     ar = engine.generate(CHAT, mode="ar", max_tokens=24).token_ids
     before = [*_ids(engine, CHAT), *ar[: parting.position]]
     (_, best), (_, second) = engine.inspect(before, top=2)
@@ -178,7 +181,8 @@ def test_a_near_tie_is_told_from_a_mistake(
     assert report.passed is (result is Result.NEAR_TIE)
     if report.passed:
         assert report.verdict == (
-            "verified: 0 of 1 answers equal in modes ar and mtp, 1 part at a near tie"
+            "verified: 0 of 1 answers equal in modes ar and mtp, 1 part at a near tie, "
+            "2 of 2 answers under hyper as under serial"
         )
         assert f"margin {parting.margin:.2g} <= {rounding:g}" in " ".join(str(report).split())
 
@@ -218,6 +222,7 @@ def test_a_request_that_fails_is_a_failure_with_its_cause(
     cause = "the forward failed: ValueError: a broken verify"
     assert f"Problem: chat-rain, greedy: {cause} " in text
     assert f"Problem: acceptance block: {cause} " in text
+    assert "Hyper parity: not checked: there is no answer to hold it against" in text
 
 
 def test_without_a_draft_the_verdict_says_so(
@@ -225,8 +230,10 @@ def test_without_a_draft_the_verdict_says_so(
 ) -> None:
     report = verify(engine, prompts=1, max_tokens=3, depth=0, temperature=0)
     assert report.verdict == (
-        "verified: 1 of 1 answers equal in modes ar and mtp, but nothing was drafted"
+        "verified: 1 of 1 answers equal in modes ar and mtp, 2 of 2 answers under hyper as under "
+        "serial, but nothing was drafted"
     )
+    assert report.hyper.left_out == "no forks: the request drafts nothing"
 
 
 def test_the_page_in_html_has_the_same_cells_and_no_markup_of_its_own(engine: Engine) -> None:
@@ -249,13 +256,14 @@ def test_the_page_in_html_has_the_same_cells_and_no_markup_of_its_own(engine: En
     assert "Problem: chat-rain, greedy: <i>" in cells
     assert {"chat-rain", "greedy", "coupled", "holds", "not promised"} <= set(cells)
     assert not {"b", "i"} & tags
-    assert "Hyper parity: not yet: the scheduler mode is not there" in cells
+    assert "Hyper parity: 2 answers alone, 2 with forks of 2 rows (none forked)" in cells
+    assert "Answers under hyper against those under serial" in cells
 
 
 def test_noise_of_a_margin_is_that_of_the_draw() -> None:
     from mtplx_kernel.decoding.sampling import noise
 
-    assert list(comparing._noise(7, 3, 20)) == noise(7, 3, 20).tolist()
+    assert comparing.noise_of(7, 3, 20) == noise(7, 3, 20).tolist()
 
 
 CHAT = "It has rained all week and my children are bored. What could we do at home today?"

@@ -160,7 +160,7 @@ def test_the_status_says_who_runs_and_who_waits() -> None:
     assert row("scheduler", {"mode": "serial", "settings": settings, "serial": empty}) == (
         "Scheduler: serial"
     )
-    finishing = {"mode": "hyper", "finishing": "ar_batch", "hyper": {}}
+    finishing = {"mode": "hyper", "finishing": {"mode": "ar_batch"}, "hyper": {}}
     assert row("scheduler", finishing) == (
         "Scheduler: hyper: once what runs under ar_batch has finished"
     )

@@ -48,7 +48,7 @@ class RefillsSealed(MTPBatchPolicy):
 
 
 class IgnoresMaxWait(MTPBatchPolicy):
-    def _somebody_is_due(self, kind: mtp_batch.Kind, now: float) -> bool:
+    def _delays(self, arrival: Arrival, kind: mtp_batch.Kind, now: float) -> bool:
         return False
 
 

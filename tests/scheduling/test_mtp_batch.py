@@ -117,13 +117,30 @@ def test_refills_stop_once_another_key_has_waited_long_enough() -> None:
     run(policy, 0.0)
     policy.arrive(Arrival("e", 0, key="x"), 0.0)
     policy.arrive(Arrival("f", 0, key="x"), 0.0)
-    policy.leave("a", 1.999)
-    assert run(policy, 1.999) == Decode(tuple("bcde"), lane=4, cohort="cohort-a")
+    policy.leave("a", 1.98)
+    assert run(policy, 1.98) == Decode(tuple("bcde"), lane=4, cohort="cohort-a")
     policy.leave("b", 2.0)
     assert run(policy, 2.0) == Decode(tuple("cde"), lane=4, cohort="cohort-a")
     for name in "cde":
         policy.leave(name, 2.1)
     assert run(policy, 2.1) == Decode(("o",), lane=1, cohort="cohort-o")
+
+
+def test_who_might_keep_the_others_waiting_too_long_does_not_join() -> None:
+    """Of two that wait for a slot, only the one that ends in time, or no later than who runs."""
+    long, short = Arrival("l", 0, tokens=30, key="x"), Arrival("s", 0, tokens=15, key="x")
+    for newcomer, running, joins in ((long, 20, False), (short, 14, True), (long, 40, True)):
+        rows = [Arrival(name, 0, tokens=running, key="x") for name in "abcd"]
+        policy = cohorts(*rows)
+        quantum = policy.next(0.0)
+        assert isinstance(quantum, Decode)
+        policy.ran(quantum, Ran(0.1, dict.fromkeys("abcd", 0), dict.fromkeys("abcd", 1)), 0.1)
+        policy.arrive(Arrival("o", 0, key="y"), 0.1)  # due at 2.1, after 20 cycles
+        policy.arrive(newcomer, 0.1)
+        policy.leave("a", 0.1)
+        quantum = policy.next(0.1)
+        assert isinstance(quantum, Decode)
+        assert (newcomer.request_id in quantum.request_ids) is joins, newcomer
 
 
 def test_if_the_other_key_leaves_refills_go_on() -> None:

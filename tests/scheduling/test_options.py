@@ -54,9 +54,9 @@ def test_a_prefill_cap_is_at_least_1(cap: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["wait_ms", "max_wait_ms"])
-@pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, True, "5", None])
+@pytest.mark.parametrize("value", [-1, -0.001, 3_600_001, math.nan, math.inf, True, "5", None])
 def test_waits_are_not_negative(name: str, value: Any) -> None:
-    line = f"{name} must be a number of milliseconds, 0 or more, not {value!r}"
+    line = f"{name} must be a number of milliseconds, 0 to 3600000, not {value!r}"
     assert refusal("mtp_batch", **{name: value}) == line
 
 
@@ -70,9 +70,10 @@ def test_the_longest_wait_is_no_shorter_than_the_first() -> None:
 
 
 @pytest.mark.parametrize("name", ["itl_ms", "ttft_ms"])
-@pytest.mark.parametrize("value", [0, -5, math.nan, math.inf, True, "200", None])
+@pytest.mark.parametrize("value", [0, -5, 3_600_001, math.nan, math.inf, True, "200", None])
 def test_targets_are_above_0(name: str, value: Any) -> None:
-    line = f"{name} must be a number of milliseconds above 0, not {value!r}"
+    allowed = "a number of milliseconds, above 0, at most 3600000"
+    line = f"{name} must be {allowed}, not {value!r}"
     assert refusal("cooperative", **{name: value}) == line
 
 

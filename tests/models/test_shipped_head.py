@@ -1,0 +1,70 @@
+"""The head that comes with the default model: it is there, it fits, its card tells its figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+import mtplx_kernel as mk
+from mtplx_kernel.models.head import SHIPPED
+
+FOLDER = SHIPPED / "smollm2-135m"
+MOST_BYTES = 12_000_000
+
+
+def test_its_files_are_small_and_carry_their_licence() -> None:
+    assert sorted(path.name for path in FOLDER.iterdir()) == [
+        "LICENSE",
+        "README.md",
+        "head.safetensors",
+        "metrics.json",
+    ]
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= MOST_BYTES
+    assert "Apache License" in (FOLDER / "LICENSE").read_text().splitlines()[1]
+
+
+def test_it_is_of_the_stated_size() -> None:
+    arrays = mx.load(str(FOLDER / "head.safetensors"))
+    assert isinstance(arrays, dict)
+    numbers = [a for a in arrays.values() if a.dtype == mx.bfloat16]
+    assert sum(a.size for a in numbers) == 5_204_736
+    (ids,) = [a for a in arrays.values() if a.dtype not in (mx.bfloat16, mx.float32)]
+    assert ids.size == len(set(ids.tolist())) == 16_384  # type: ignore[arg-type]
+
+
+def test_the_card_shows_what_was_measured() -> None:
+    card = (FOLDER / "README.md").read_text()
+    metrics = json.loads((FOLDER / "metrics.json").read_text())
+    assert metrics["model"] == "smollm2-135m"
+    assert [(e["temperature"], e["columns"]) for e in metrics["evaluation"]] == [
+        (t, n) for t in (0.0, 0.8) for n in (4096, 8192, 16_384)
+    ]
+    for found in metrics["evaluation"]:
+        scores = found["overall"]
+        acceptance = " ".join(f"{x:.3f}" for x in scores["acceptance"])
+        rates = " ".join(f"{x:.2f}" for x in scores["tokens_a_cycle"])
+        row = f"| {found['temperature']} | {found['columns']:,} | {acceptance} | {rates} |"
+        assert row in card
+
+
+@pytest.fixture(scope="module")
+def engine() -> object:
+    with mk.load("smollm2-135m") as engine:
+        yield engine
+
+
+def test_the_default_model_drafts_with_it(engine: mk.Engine) -> None:
+    status = engine.status()
+    assert Path(status["head"]["source"]) == FOLDER / "head.safetensors"
+    assert status["drafters"] == ["head", "lookup"]
+    question = "Name three colours."
+    drafted = engine.generate(question, max_tokens=16, mode="mtp", depth=3)
+    plain = engine.generate(question, max_tokens=16, mode="ar")
+    # OpenBLAS rounds by the number of rows: at the first tokens the two largest are far apart.
+    assert drafted.token_ids[:4] == plain.token_ids[:4]
+    assert drafted.stats.drafted_by_depth is not None
+    assert drafted.stats.accepted_by_depth is not None
+    assert drafted.stats.accepted_by_depth[0] > 0
