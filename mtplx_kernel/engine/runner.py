@@ -238,7 +238,8 @@ class Runner:
             else:
                 run()
         except BaseException as error:  # of whoever wraps the run
-            self.modes.failed(cause(error))
+            if job.handle.window.finish_reason != FinishReason.ERROR:
+                self.modes.failed(cause(error))
             if job.row.request_id in self.jobs:
                 self._end(job, FinishReason.ERROR, f"its run failed: {cause(error)}", wipe=True)
             return

@@ -96,7 +96,7 @@ def test_the_experimental_mode_needs_an_opt_in(
         ),
         (
             "scheduler ar_batch --itl-ms 0",
-            "--itl-ms must be a number of milliseconds above 0, not 0.0",
+            "--itl-ms must be a number of milliseconds, above 0, at most 3600000, not 0.0",
         ),
         ("scheduler --width 4", "scheduler 'serial' does not take width; allowed: no options"),
         (
