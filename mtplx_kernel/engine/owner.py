@@ -227,7 +227,9 @@ class Owner:
         """Let the model go on the thread that owns its arrays."""
         import mlx.core as mx
 
-        self.loaded = self.runner = None
+        runner, self.loaded, self.runner = self.runner, None, None
+        if runner is not None:
+            runner.let_go()
         gc.collect()
         mx.clear_cache()
         mx.clear_streams()

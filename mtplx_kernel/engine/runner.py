@@ -62,8 +62,7 @@ class Runner:
     head_reason
         Why a head that was loaded does not draft; None where it does, or there is none.
     weights_bytes, caches_bytes
-        What the model and its caches hold in memory. Plain numbers that any thread may read,
-        renewed after every forward.
+        What model and caches hold; plain numbers for any thread, renewed after every forward.
     memory
         What requests will take.
     between
@@ -180,6 +179,10 @@ class Runner:
         else:
             self._run(policy, quantum)
         return 0.0
+
+    def let_go(self) -> None:
+        """Drop all, for good: its parts know it, and would else live until a collection."""
+        self.__dict__.clear()
 
     def inspect(self, ids: Sequence[int], top: int) -> list[tuple[int, float]]:
         """The likeliest next ids with their log-probabilities, after a forward of its own."""
