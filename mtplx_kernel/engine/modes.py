@@ -80,8 +80,8 @@ class Modes:
         name = self._name if scheduler is None else check_mode(scheduler)
         wished = {**(self._settings if name is self._name else {}), **settings}
         options = SchedulerOptions.of(name, wished)
-        self._settings = wished if name is self._name else self._settings
         if name is self._name and _meant(name, options) == self.settings:
+            self._settings = wished
             return str(name)  # what is installed, such as an executor, stays
         machine = self._machine(name, options)
         policy = make_policy(name, options, machine)
@@ -123,6 +123,8 @@ class Modes:
 
     def left(self, job: Job) -> None:
         """Close the cohort that a job was the last of."""
+        if job.row.request_id not in self._members:
+            return
         self._members.discard(job.row.request_id)
         if self._cohort is not None and not self._members:
             self._cohort.ended = self._runner.now

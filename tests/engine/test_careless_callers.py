@@ -234,7 +234,12 @@ def test_one_record_for_a_cohort_whose_rows_begin_late(service: MTPBatchGenerati
     assert len(records) == len({s.cohort_id for s in stats})
     members = [member for record in records for member in record.members]
     assert len(members) == 2
-    assert all(record.ended is not None for record in records)
+    ended = [record.ended for record in records]
+    assert None not in ended
+    service._engine.configure(scheduler="serial")
+    service._engine.generate(PROBE, max_tokens=2)  # of no cohort: it ends none
+    service._engine.configure(scheduler="mtp_batch", width=4, wait_ms=2)
+    assert [record.ended for record in records] == ended
 
 
 def test_prefixes_leave_the_budget_to_rows(tiny_folder: Path) -> None:
