@@ -19,7 +19,7 @@ from mtplx_kernel import grammar, options, report
 from mtplx_kernel.conversation import Conversation
 from mtplx_kernel.errors import InvalidRequest, MTPLXError
 from mtplx_kernel.prompt_magics import FIRST_MODEL, GenerationInterrupted, PromptMagics
-from mtplx_kernel.scheduling.options import check_mode
+from mtplx_kernel.scheduling.options import SchedulerOptions, check_mode
 from mtplx_kernel.words import split_words
 
 if TYPE_CHECKING:
@@ -149,6 +149,8 @@ class MtplxMagics(PromptMagics):
         settings = options.scheduler_settings(given)
         engine = self._engine()
         if names and check_mode(names[0]) != engine.scheduler:
+            with grammar.named_as_options(options.SCHEDULER_OPTIONS):
+                SchedulerOptions.of(names[0], settings)
             # The first batches on a machine are measured, which takes its time.
             print(f"Switching to {names[0]} ...", flush=True)
         if names or settings:

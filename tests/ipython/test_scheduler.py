@@ -63,7 +63,6 @@ def test_the_experimental_mode_needs_an_opt_in(
 ) -> None:
     assert isinstance(loaded.run("%mtplx scheduler mtp_cohort_experimental"), UsageError)
     assert shown() == (
-        "Switching to mtp_cohort_experimental ...\n"
         "UsageError: scheduler 'mtp_cohort_experimental' is experimental and off; to opt in, give "
         "experimental=True or --experimental-cohorts, or set MTPLX_KERNEL_EXPERIMENTAL_COHORTS=1\n"
     )
