@@ -33,10 +33,6 @@ from mtplx_kernel.scheduling.hyper import HyperPolicy
 from mtplx_kernel.scheduling.policy import Arrival, Decode, Policy, Prefill, Ran, Serve, Wait
 
 
-def _go_on() -> bool:
-    return True
-
-
 class Runner:
     """Runs quanta and tells each handle what happened. Used on the owner thread only.
 
@@ -93,7 +89,7 @@ class Runner:
             loaded.target, caches, self._drafter, look_ahead=self.fit.look_ahead
         )
         self.jobs = Jobs(clock)
-        self.between: Callable[[], bool] = _go_on
+        self.between: Callable[[], bool] = lambda: True
         self.weights_bytes = weights_bytes(loaded)
         memory = measure(loaded, self.weights_bytes, rollback=caches.rollback)
         self.memory = memory.within(memory_gb)
@@ -280,11 +276,12 @@ class Runner:
         """Run a forward over some requests, and tell their handles and the policy."""
         start = self._clock()
         jobs = [self.jobs[request_id] for request_id in quantum.request_ids]
-        done = {job.row.request_id: 0 for job in jobs}
+        done, held = {job.row.request_id: 0 for job in jobs}, dict[str, int]()
         try:
             for job in jobs:
                 if not job.admitted:
                     self._admit(policy, job)
+            held = {job.row.request_id: job.row.committed for job in jobs}
             outcomes = self._forward(quantum, jobs)
         except Exception as error:  # whatever a forward raises ends its rows, and only those
             self._fail(jobs, cause(error))
@@ -293,10 +290,12 @@ class Runner:
             for outcome in outcomes:
                 done[outcome.row.request_id] = len(outcome.tokens)
                 self._deliver(self.jobs[outcome.row.request_id], outcome)
-        left = {i: self.jobs[i].row.prefill_left for i in done if i in self.jobs}
-        tokens = done if isinstance(quantum, Decode) else {}
+        rows = [self.jobs[i].row for i in done if i in self.jobs]
+        left = {row.request_id: row.prefill_left for row in rows}
+        fed = {row.request_id: row.committed - held[row.request_id] for row in rows}
+        tokens, fed = (done, {}) if isinstance(quantum, Decode) else ({}, fed)
         now = self._clock()
-        self.modes.relay.ran(policy, quantum, Ran(now - start, left, tokens), now)
+        self.modes.relay.ran(policy, quantum, Ran(now - start, left, tokens, fed), now)
 
     def _admit(self, policy: Policy, job: Job) -> None:
         self.step.admit(job.row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -37,8 +38,6 @@ class Batch:
         self._rows: dict[str, Arrival] = {}
         self._left: dict[str, int] = {}
         self._todo: dict[str, int] = {}
-        # Rows whose next chunk may turn out shorter, as the prefix cache may hold a part of it.
-        self._fresh: set[str] = set()
         self._queued: list[str] = []
         self._prefilling: list[str] = []
         self._decoding: list[str] = []
@@ -82,7 +81,9 @@ class Batch:
 
     def seconds(self, arrival: Arrival) -> float:
         """How long a request may take: its prompt, and a cycle for each token of its answer."""
-        return self._pace.prefill_seconds(arrival.prefill) + self._pace.cycle * _answer(arrival)
+        chunks = math.ceil(arrival.prefill / self._chunk())
+        prompt = self._pace.prefill_seconds(arrival.prefill, chunks)
+        return prompt + self._pace.cycle * _answer(arrival)
 
     def join(self, arrival: Arrival) -> None:
         """Take a row in."""
@@ -96,7 +97,6 @@ class Batch:
             return False
         self._take_out(request_id)
         del self._left[request_id], self._todo[request_id]
-        self._fresh.discard(request_id)
         return True
 
     def rewind(self, request_id: str, prefill: int) -> None:
@@ -127,9 +127,11 @@ class Batch:
             width = len(quantum.request_ids)
             self.widths[width] += 1
             self.lanes_used[quantum.lane] += 1
-            self._pace.cycled(sum(ran.tokens.values()), ran.seconds)
-        elif isinstance(quantum, Prefill):
-            self._learn_prefill(quantum, ran)
+            self._pace.cycled(sum(ran.tokens.values()), ran.seconds, width)
+        elif isinstance(quantum, Prefill) and all(i in ran.fed for i in quantum.request_ids):
+            fed = [count for count in ran.fed.values() if count]
+            if fed:
+                self._pace.prefilled(len(fed) * max(fed), ran.seconds)
         for request_id, left in ran.prefill_left.items():
             if request_id in self._rows:
                 self._left[request_id] = left
@@ -142,7 +144,6 @@ class Batch:
 
     def _begin(self, request_id: str, prefill: int) -> None:
         self._left[request_id] = prefill
-        self._fresh.add(request_id)
         (self._queued if prefill else self._decoding).append(request_id)
         self._start_queued()
 
@@ -160,27 +161,22 @@ class Batch:
         if not self._decoding:
             ids, share = self._prefilling, self._machine.chunk
         else:
-            chunk = self._pace.chunk(cycles=1)
+            chunk = self._chunk()
             ids = list(self._prefilling)
             while len(ids) > 1 and chunk // len(ids) < min(SMALLEST_CHUNK, self._longest(ids)):
                 ids.pop()
             share = chunk // len(ids)
         return Prefill(tuple(ids), tuple(min(self._left[i], share) for i in ids), cohort)
 
+    def _chunk(self) -> int:
+        """Prompt tokens between two cycles, so that the mean gap between tokens is the target.
+
+        The tokens of one cycle come together: as many as they are, as long may the gap before be.
+        """
+        return self._pace.chunk(cycles=1, gaps=self._pace.burst)
+
     def _longest(self, ids: Sequence[str]) -> int:
         return max(self._left[i] for i in ids)
-
-    def _learn_prefill(self, quantum: Prefill, ran: Ran) -> None:
-        """Learn from a chunk whose widest row is sure to have been fed what was asked.
-
-        A new row that is done may have had a part of its prompt from the prefix cache.
-        """
-        asked = dict(zip(quantum.request_ids, quantum.tokens, strict=True))
-        sure = [n for i, n in asked.items() if i not in self._fresh or ran.prefill_left.get(i, 0)]
-        widest = max(quantum.tokens)
-        if widest in sure:
-            self._pace.prefilled(len(asked) * widest, ran.seconds)
-        self._fresh.difference_update(asked)
 
 
 def _answer(arrival: Arrival) -> int:

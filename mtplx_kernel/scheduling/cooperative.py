@@ -25,8 +25,6 @@ class Turns:
         Its service so far, in decoded tokens by weight, from where it began.
     served
         The number of the last quantum that was its own.
-    fresh
-        Whether its next chunk may turn out shorter, as the prefix cache may hold a part of it.
     spoke
         Whether it has decoded.
     """
@@ -35,7 +33,6 @@ class Turns:
     left: int
     virtual: float
     served: int
-    fresh: bool = True
     spoke: bool = False
 
     @property
@@ -102,7 +99,6 @@ class CooperativePolicy:
         """Feed the request's tokens anew; its virtual time stays."""
         if request_id in self._rows:
             self._rows[request_id].left = prefill
-            self._rows[request_id].fresh = True
 
     def next(self, now: float) -> Quantum | None:
         """A chunk or a cycle of the request whose turn it is."""
@@ -131,13 +127,11 @@ class CooperativePolicy:
             self._charge(row, tokens)
             row.spoke = True
         elif isinstance(quantum, Prefill):
-            (fed,) = quantum.tokens
-            left = ran.prefill_left.get(request_id, 0)
-            # What was found in the prefix cache was not fed.
-            if left > 0 or not row.fresh:
+            fed = ran.fed.get(request_id, 0)
+            if fed:
                 self._pace.prefilled(fed, ran.seconds)
             self._charge(row, self._pace.worth(fed, ran.seconds))
-            row.left, row.fresh = left, False
+            row.left = ran.prefill_left.get(request_id, 0)
 
     def withdraw(self) -> list[Arrival]:
         """Hand back all who are not under way."""
@@ -201,8 +195,9 @@ class CooperativePolicy:
         if row.spoke:
             return False
         others = self._decoding()
-        rounds = 1 + math.ceil(row.left / self._pace.chunk(others))
-        needed = self._pace.prefill_seconds(row.left) + rounds * max(others, 1) * self._pace.cycle
+        chunks = math.ceil(row.left / self._pace.chunk(others))
+        cycles = (chunks + 1) * max(others, 1)
+        needed = self._pace.prefill_seconds(row.left, chunks) + cycles * self._pace.cycle
         return now + 2 * needed >= row.waiting.came + self._first_token
 
     def _charge(self, row: Turns, tokens: float) -> None:

@@ -113,11 +113,15 @@ class Ran:
         By request: the prompt tokens still to feed.
     tokens
         By request: the tokens decoded.
+    fed
+        By request: the prompt tokens that this quantum fed. They may be fewer than it asked for,
+        as the prefix cache may hold a part of a prompt; requests that ended in it may be missing.
     """
 
     seconds: float
     prefill_left: Mapping[str, int] = field(default_factory=dict)
     tokens: Mapping[str, int] = field(default_factory=dict)
+    fed: Mapping[str, int] = field(default_factory=dict)
 
 
 def _always(tokens: Sequence[int]) -> bool:

@@ -296,6 +296,6 @@ def _noise(
 ) -> mx.array:
     keys, steps = mx.random.split(key, length), []
     for n in range(length):
-        steps.append(step_noise(keys, n, (rows, ids))[:, vocabulary][mx.array(kept)])
+        steps.append(step_noise(keys[n], (rows, ids))[:, vocabulary][mx.array(kept)])
         mx.eval(steps[-1])
     return mx.stack(steps, axis=1)

@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from mtplx_kernel.models.target import Target
+from mtplx_kernel.training.attention import many_rows
 from mtplx_kernel.training.base import compiled
 from mtplx_kernel.training.roles import Roles
 
@@ -99,29 +100,29 @@ def roll(
     ]
     token, chosen = prefix[:, 0], mx.zeros((rows,), mx.uint8)
     tokens, sampled = [token], [chosen]
-    for n in range(length - 1):
-        hidden = target.forward(token[:, None], caches)
-        logits = target.logits(hidden[:, -1])
-        noise = step_noise(keys, n, logits.shape)
-        token, chosen, *state = advance(logits, noise, heat, prefix[:, n + 1], *state)
-        tokens.append(token)
-        sampled.append(chosen)
-        mx.async_eval(token, chosen, state)
-        if n >= ahead:
-            mx.eval(tokens[n + 1 - ahead])
-        tick(n)
+    with many_rows(target.model):
+        for n in range(length - 1):
+            hidden = target.forward(token[:, None], caches)
+            logits = target.logits(hidden[:, -1])
+            token, chosen, *state = advance(logits, keys[n], heat, prefix[:, n + 1], *state)
+            tokens.append(token)
+            sampled.append(chosen)
+            mx.async_eval(token, chosen, state)
+            if n >= ahead:
+                mx.eval(tokens[n + 1 - ahead])
+            tick(n)
     rolled = Rolled(mx.stack(tokens, axis=1), mx.stack(sampled, axis=1))
     mx.eval(rolled.tokens, rolled.sampled)
     return rolled
 
 
-def step_noise(keys: mx.array, step: int, shape: Sequence[int]) -> mx.array:
-    """The Gumbel noise that chooses the token after position `step`, float32, one number an id.
+def step_noise(key: mx.array, shape: Sequence[int]) -> mx.array:
+    """The Gumbel noise that chooses a step's tokens, float32, one number an id.
 
     Adding it, times the temperature, to logits and taking the largest samples from their softmax at
-    that temperature. `keys` are `mx.random.split(key, length)`.
+    that temperature. The key of the token after position n is `mx.random.split(key, length)[n]`.
     """
-    return mx.random.gumbel(shape, key=keys[step])
+    return mx.random.gumbel(shape, key=key)
 
 
 def _prefixes(starts: Sequence[Start], length: int) -> mx.array:
@@ -148,14 +149,14 @@ def _advance(roles: Roles | None) -> Callable[..., Any]:
 
     def advance(
         logits: mx.array,
-        noise: mx.array,
+        key: mx.array,
         heat: mx.array,
         forced: mx.array,
         role: mx.array,
         place: mx.array,
         count: mx.array,
     ) -> tuple[mx.array, ...]:
-        own = _choose(logits, noise, mx.where(role == 1, heat[:, 1], heat[:, 0]))
+        own = _choose(logits, key, mx.where(role == 1, heat[:, 1], heat[:, 0]))
         flat = table.reshape(-1)
         switching = place > 0
         # `place` is one more than the index of the switch's next token.
@@ -182,17 +183,18 @@ def _advance(roles: Roles | None) -> Callable[..., Any]:
 
 def _free(
     logits: mx.array,
-    noise: mx.array,
+    key: mx.array,
     heat: mx.array,
     forced: mx.array,
     role: mx.array,
     place: mx.array,
     count: mx.array,
 ) -> tuple[mx.array, ...]:
-    own = _choose(logits, noise, heat[:, 1])
+    own = _choose(logits, key, heat[:, 1])
     token = mx.where(forced >= 0, forced, own)
     return token, (forced < 0).astype(mx.uint8), role, place, count
 
 
-def _choose(logits: mx.array, noise: mx.array, heat: mx.array) -> mx.array:
+def _choose(logits: mx.array, key: mx.array, heat: mx.array) -> mx.array:
+    noise = step_noise(key, logits.shape)
     return mx.argmax(logits + heat[:, None] * noise, axis=-1).astype(mx.int32)

@@ -15,7 +15,7 @@ from mtplx_kernel.engine.runner import Runner
 from mtplx_kernel.engine.stats import GenerationStats
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.models.load import LoadedModel, load
-from mtplx_kernel.scheduling.policy import Machine
+from mtplx_kernel.scheduling.policy import Machine, Ran
 from mtplx_kernel.scheduling.relay import Relay
 from mtplx_kernel.scheduling.serial import SerialPolicy
 from tests.engine.conftest import PROBE
@@ -75,6 +75,28 @@ def test_a_prompt_is_fed_in_chunks_but_for_its_last_token(runner: Runner) -> Non
         "rejected_drafts": 0,
         "last_error": None,
     }
+
+
+def test_a_policy_learns_what_was_fed_and_not_what_the_prefix_cache_held(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[dict[str, int], dict[str, int]]] = []
+    learn = SerialPolicy.ran
+
+    def ran_too(policy: SerialPolicy, quantum: Any, ran: Ran, now: float) -> None:
+        told.append((dict(ran.fed), dict(ran.tokens)))
+        learn(policy, quantum, ran, now)
+
+    monkeypatch.setattr(SerialPolicy, "ran", ran_too)
+    runner = Runner(loaded, "serial", {}, Timeline(), prefix_mb=1)
+    prompt = [3, 5, 8, 13, 21, 34, 55, 89, 144, 2]
+    for name, ids in (("a", prompt), ("b", [*prompt[:9], 4, 6, 7])):
+        runner.submit(handle(name, ids, max_tokens=1))
+        while ran(runner):
+            pass
+    # Of the second prompt's 11 tokens before the last, 9 were there.
+    assert [fed for fed, tokens in told if not tokens] == [{"a": 9}, {"b": 2}]
+    assert [tokens for fed, tokens in told if not fed] == [{"a": 1}, {"b": 1}]
 
 
 def test_times_come_from_the_clock_and_make_the_stats(runner: Runner) -> None:

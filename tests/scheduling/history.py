@@ -147,6 +147,7 @@ class Play(Promises):
     def _execute(self, policy: Policy, books: Books, quantum: Prefill | Decode) -> None:
         sims = [self.open[name] for name in quantum.request_ids]
         tokens = dict.fromkeys(quantum.request_ids, 0)
+        fed: dict[str, int] = {}
         if isinstance(quantum, Prefill):
             seconds = PREFILL_S * len(sims) * max(quantum.tokens)
         else:
@@ -158,10 +159,11 @@ class Play(Promises):
             whole, self.fails = self.fails, None
             self._fail(quantum, whole)
         elif isinstance(quantum, Prefill):
-            for sim, fed in zip(sims, quantum.tokens, strict=True):
+            for sim, asked in zip(sims, quantum.tokens, strict=True):
                 sim.left -= sim.hit
                 sim.hit = 0
-                sim.left -= min(fed, sim.left)
+                fed[sim.arrival.request_id] = min(asked, sim.left)
+                sim.left -= min(asked, sim.left)
         else:
             for sim in sims:
                 most = MOST_ACCEPTED if policy.drafts else 1
@@ -177,7 +179,8 @@ class Play(Promises):
         left = {n: self.open[n].left for n in quantum.request_ids if n in self.open}
         if policy in self.line:
             decoded = tokens if isinstance(quantum, Decode) else {}
-            policy.ran(quantum, Ran(seconds, left, decoded), self.now)
+            fed = {n: count for n, count in fed.items() if n in self.open}
+            policy.ran(quantum, Ran(seconds, left, decoded, fed), self.now)
             self._check_snapshot(policy)
 
     def _fail(self, quantum: Prefill | Decode, whole: bool) -> None:

@@ -25,7 +25,9 @@ def run(policy: ARBatchPolicy, *left: int) -> Quantum | None:
     if isinstance(quantum, Prefill):
         rest = left or (0,) * len(quantum.tokens)
         seconds = 0.002 * len(quantum.tokens) * max(quantum.tokens)
-        policy.ran(quantum, Ran(seconds, dict(zip(quantum.request_ids, rest, strict=True))), 0.0)
+        left = dict(zip(quantum.request_ids, rest, strict=True))
+        fed = dict(zip(quantum.request_ids, quantum.tokens, strict=True))
+        policy.ran(quantum, Ran(seconds, left, fed=fed), 0.0)
     elif isinstance(quantum, Decode):
         policy.ran(quantum, Ran(0.04, {}, dict.fromkeys(quantum.request_ids, 1)), 0.0)
     return quantum
@@ -76,9 +78,21 @@ def test_a_prompt_out_of_the_prefix_cache_does_not_make_tokens_look_cheap() -> N
     policy = batch(Arrival("p", 100))
     quantum = policy.next(0.0)
     assert quantum == Prefill(("p",), (100,))
-    policy.ran(quantum, Ran(0.001, {"p": 0}), 0.0)  # one token was fed, the cache had the rest
+    # One token was fed, the cache had the rest.
+    policy.ran(quantum, Ran(0.004, {"p": 0}, fed={"p": 1}), 0.0)
     policy.arrive(Arrival("q", 300), 0.0)
     assert run(policy) == Decode(("p",), again=False)
+    assert run(policy, 260) == Prefill(("q",), (40,))  # 200 ms less a step of 40, at 4 ms a token
+
+
+def test_a_chunk_is_not_measured_where_a_row_ended_in_it() -> None:
+    policy = batch(Arrival("p", 100), Arrival("r", 20))
+    quantum = policy.next(0.0)
+    assert quantum == Prefill(("p", "r"), (100, 20))
+    policy.leave("p", 0.0)
+    policy.ran(quantum, Ran(0.4, {"r": 0}, fed={"r": 20}), 0.0)
+    policy.arrive(Arrival("q", 300), 0.0)
+    assert run(policy) == Decode(("r",), again=False)
     assert run(policy, 284) == Prefill(("q",), (16,))  # still unmeasured
 
 

@@ -20,7 +20,7 @@ def run(policy: CooperativePolicy, now: float, *, left: int = 0, tokens: int = 1
     quantum = policy.next(now)
     if isinstance(quantum, Prefill):
         (name,), (fed,) = quantum.request_ids, quantum.tokens
-        policy.ran(quantum, Ran(0.002 * fed, {name: left}), now)
+        policy.ran(quantum, Ran(0.002 * fed, {name: left}, fed={name: fed}), now)
     else:
         assert isinstance(quantum, Decode)
         (name,) = quantum.request_ids
@@ -118,13 +118,13 @@ def test_a_prompt_out_of_the_prefix_cache_does_not_make_tokens_look_cheap() -> N
     policy = with_rows(Arrival("p", 128))
     quantum = policy.next(0.0)
     assert quantum == Prefill(("p",), (128,))
-    policy.ran(quantum, Ran(0.001, {"p": 0}), 0.0)  # one token was fed, the cache had the rest
+    # One token was fed, the cache had the rest.
+    policy.ran(quantum, Ran(0.002, {"p": 0}, fed={"p": 1}), 0.0)
     policy.arrive(Arrival("q", 300), 0.0)
     chunks = [
         q.tokens for q in (run(policy, 0.0, left=300) for _ in range(30)) if type(q) is Prefill
     ]
-    assert chunks[0] == (16,)  # still unmeasured
-    assert chunks[1] == (90,)  # 200 ms less one cycle of 20 ms
+    assert chunks[:2] == [(90,), (90,)]  # 200 ms less one cycle of 20, at 2 ms a token
 
 
 def deadlines(policy: CooperativePolicy, now: float, times: int) -> str:
@@ -211,7 +211,7 @@ def test_the_snapshot_says_who_is_where() -> None:
     }
 
 
-def test_what_a_rewound_request_finds_in_the_prefix_cache_is_not_measured() -> None:
+def test_what_a_rewound_request_finds_in_the_prefix_cache_is_not_counted() -> None:
     policy = with_rows(Arrival("p", 300), Arrival("a", 0))
     assert who(policy, 1) == "a"
     assert run(policy, 0.0, left=100) == Prefill(("p",), (16,))
@@ -219,7 +219,7 @@ def test_what_a_rewound_request_finds_in_the_prefix_cache_is_not_measured() -> N
     assert who(policy, 1) == "a"
     quantum = policy.next(0.0)
     assert quantum == Prefill(("p",), (90,))
-    policy.ran(quantum, Ran(0.0002, {"p": 0}), 0.0)
+    policy.ran(quantum, Ran(0.0002, {"p": 0}, fed={"p": 0}), 0.0)
     policy.arrive(Arrival("q", 300), 0.0)
     chunks = [q for q in (run(policy, 0.0, left=300) for _ in range(9)) if type(q) is Prefill]
     assert chunks[0] == Prefill(("q",), (80,))  # 200 ms less two cycles of 20, at 2 ms a token

@@ -41,6 +41,26 @@ def run(policy: MTPBatchPolicy, now: float) -> Quantum | Wait | None:
     return quantum
 
 
+def test_a_chunk_may_take_the_gaps_of_all_tokens_that_come_together() -> None:
+    chunks = []
+    for burst in (1, 2):
+        policy = cohorts(Arrival("a", 0), options=replace(OPTIONS, itl_ms=100, wait_ms=0))
+        assert policy.next(0.0) == Decode(("a",), lane=1, cohort="cohort-a")
+        policy.ran(Decode(("a",)), Ran(0.04, tokens={"a": burst}), 0.0)
+        policy.arrive(Arrival("p", 500), 0.0)
+        quantum = policy.next(0.0)
+        assert quantum == Prefill(("p",), (16,), "cohort-a")
+        policy.ran(quantum, Ran(0.032, {"p": 484}, fed={"p": 16}), 0.0)
+        quantum = policy.next(0.0)
+        assert isinstance(quantum, Decode)
+        policy.ran(quantum, Ran(0.04, tokens={"a": burst}), 0.0)
+        quantum = policy.next(0.0)
+        assert isinstance(quantum, Prefill)
+        chunks.append(quantum.tokens)
+    # One or two gaps of 100 ms, less a cycle of 40, at 2 ms a token.
+    assert chunks == [(30,), (80,)]
+
+
 def jobs(names: str, key: str = "") -> list[Arrival]:
     return [Arrival(name, 0, key=key) for name in names]
 

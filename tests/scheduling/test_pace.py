@@ -28,19 +28,41 @@ def test_new_measurements_count_half() -> None:
     pace = Pace(MACHINE, 250)
     pace.prefilled(64, 0.064)
     pace.prefilled(64, 0.192)
-    assert pace.prefill_seconds(10) == pytest.approx(0.02)
+    assert pace.prefill_seconds(10, 1) == pytest.approx(0.02)
     pace.cycled(1, 0.25)
     pace.cycled(1, 0.75)
     assert pace.cycle == 0.5
 
 
-def test_it_settles_on_the_chunk_that_fits_though_forwards_have_fixed_costs() -> None:
+def test_fixed_costs_are_told_from_those_of_each_token() -> None:
     pace = Pace(MACHINE, 200)
     pace.cycled(1, 0.05)
-    for _ in range(20):
-        chunk = pace.chunk(cycles=1)
-        pace.prefilled(chunk, 0.04 + 0.002 * chunk)
-    assert chunk in (54, 55)  # 50 + 40 + 2 * 55 = 200 ms
+    chunks = []
+    for _ in range(4):
+        chunks.append(pace.chunk(cycles=1))
+        pace.prefilled(chunks[-1], 0.04 + 0.002 * chunks[-1])
+    # After one size, 72 ms for 16 tokens look like 4.5 ms a token; after two, 50 + 40 + 2 * 55 ms.
+    assert chunks == [16, 33, 55, 55]
+    assert pace.prefill_seconds(100, 3) == pytest.approx(3 * 0.04 + 100 * 0.002)
+
+
+def test_a_chunk_that_took_long_for_another_reason_does_not_make_tokens_free() -> None:
+    pace = Pace(MACHINE, 200)
+    pace.prefilled(128, 0.2)
+    pace.prefilled(16, 0.9)  # fewer tokens, more time
+    assert pace.prefill_seconds(72, 1) == pytest.approx(0.55)  # the mean of both
+    assert pace.prefill_seconds(144, 1) > 0.59
+
+
+def test_tokens_that_come_together_may_be_waited_for_together() -> None:
+    pace = Pace(MACHINE, 100)
+    pace.prefilled(100, 0.2)
+    assert pace.burst == 1
+    pace.cycled(6, 0.06, rows=3)
+    assert pace.burst == 2
+    assert (pace.chunk(cycles=1), pace.chunk(cycles=1, gaps=pace.burst)) == (20, 70)
+    pace.cycled(0, 0.06, rows=3)  # all rows failed
+    assert pace.burst == 1.5
 
 
 def test_a_prompt_token_is_worth_what_it_costs() -> None:
@@ -49,5 +71,5 @@ def test_a_prompt_token_is_worth_what_it_costs() -> None:
     pace.prefilled(100, 0.2)
     pace.cycled(2, 0.04)
     assert pace.worth(100, 0.2) == pytest.approx(10)
-    assert pace.worth(100, 0.02) == pytest.approx(1)  # most of it was in the prefix cache
+    assert pace.worth(100, 0.02) == pytest.approx(1)
     assert pace.worth(100, 9.0) == pytest.approx(10)  # something else took the time
