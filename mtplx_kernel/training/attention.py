@@ -126,7 +126,7 @@ def attend(queries: mx.array, held: KVCache, scale: float) -> mx.array:
     rows, heads, _, size = queries.shape
     shared_heads, room = held.keys.shape[1:3]
     pairs = rows * shared_heads
-    (out,) = _kernel()(
+    found: list[mx.array] = _kernel()(
         inputs=[
             queries,
             held.keys,
@@ -145,7 +145,7 @@ def attend(queries: mx.array, held: KVCache, scale: float) -> mx.array:
         output_shapes=[queries.shape],
         output_dtypes=[queries.dtype],
     )
-    return out
+    return found[0]
 
 
 @cache
