@@ -11,6 +11,7 @@ import pytest
 from mtplx_kernel.caching.slots import SlotCaches
 from mtplx_kernel.decoding.depth import CostCurve
 from mtplx_kernel.decoding.fitting import (
+    HEAD_ROUNDS,
     LANE_BLOCKS,
     _least,
     measure_head,
@@ -23,6 +24,7 @@ from mtplx_kernel.engine.fit import fit, measure_width
 from mtplx_kernel.models import measured
 from mtplx_kernel.models.load import LoadedModel, load
 from mtplx_kernel.models.measured import Tuned
+from mtplx_kernel.models.target import Target
 from tests.decoding.heads import TrueHead
 from tests.decoding.rows import make_row, run
 from tests.engine.conftest import Start
@@ -158,6 +160,29 @@ def test_a_head_is_measured_for_as_many_rows(loaded: LoadedModel) -> None:
     assert {width for _, width in head.shapes} == {3, 1}
     assert set(found) == {"first", "step"}
     assert min(found.values()) > 0
+
+
+def test_a_head_is_measured_as_in_a_cycle_after_the_model(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone its weights would stay in the processor's cache, and it would look too cheap."""
+    order: list[str] = []
+    feed, forward = NotingHead.feed, Target.forward
+
+    def fed(head: NotingHead, features: mx.array, tokens: mx.array, cache: list[Any]) -> mx.array:
+        order.append("first" if tokens.shape[1] == 3 else "step")
+        return feed(head, features, tokens, cache)
+
+    def forwarded(target: Target, tokens: mx.array, cache: Any) -> mx.array:
+        order.append("model")
+        return forward(target, tokens, cache)
+
+    monkeypatch.setattr(NotingHead, "feed", fed)
+    monkeypatch.setattr(Target, "forward", forwarded)
+    head = NotingHead([[1] * 9])
+    measure_head(head, SlotCaches(head, 1), loaded.target)
+    cycles = " ".join(order).split("model")[2:]  # before them states to feed were made
+    assert cycles == [" first step "] * HEAD_ROUNDS + [" first step"]
 
 
 def test_noise_is_outwaited() -> None:
