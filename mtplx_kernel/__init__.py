@@ -9,12 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mtplx_kernel.client import AsyncMTPLXClient, MTPLXClient
     from mtplx_kernel.decoding.params import SamplingParams
     from mtplx_kernel.engine.engine import Engine
     from mtplx_kernel.engine.loading import load
     from mtplx_kernel.engine.request import Generation, Handle
     from mtplx_kernel.extension import (
         current,
+        current_endpoint,
         load_ipython_extension,
         unload_ipython_extension,
     )
@@ -22,22 +24,28 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncMTPLXClient": "mtplx_kernel.client",
     "Engine": "mtplx_kernel.engine.engine",
     "Generation": "mtplx_kernel.engine.request",
     "Handle": "mtplx_kernel.engine.request",
+    "MTPLXClient": "mtplx_kernel.client",
     "SamplingParams": "mtplx_kernel.decoding.params",
     "current": "mtplx_kernel.extension",
+    "current_endpoint": "mtplx_kernel.extension",
     "load": "mtplx_kernel.engine.loading",
     "load_ipython_extension": "mtplx_kernel.extension",
     "unload_ipython_extension": "mtplx_kernel.extension",
 }
 
 __all__ = [
+    "AsyncMTPLXClient",
     "Engine",
     "Generation",
     "Handle",
+    "MTPLXClient",
     "SamplingParams",
     "current",
+    "current_endpoint",
     "load",
     "load_ipython_extension",
     "unload_ipython_extension",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtplx_kernel import options
+from mtplx_kernel import chat_command, options, serve_command
 from mtplx_kernel.errors import InvalidRequest, ModelNotFound, MTPLXError
 from mtplx_kernel.grammar import (
     Option,
@@ -96,6 +96,8 @@ class Command:
     verb: Verb
     words: int
     run: Callable[[Words, Given], int]
+    more: int = 0
+    """How many plain words it takes beside those."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,7 +137,7 @@ def _run(words: Words) -> int:
         print(_command_page(command))
         return 0
     given, plain = read_options(command.verb.options, rest)
-    if len(plain) != command.words:
+    if not 0 <= len(plain) - command.words <= command.more:
         problem = "a word is missing" if len(plain) < command.words else "that is a word too many"
         raise InvalidRequest(f"{problem}; write {PROGRAM} {command.verb.usage}")
     with named_as_options(command.verb.options):
@@ -300,6 +302,26 @@ COMMANDS = {
         ),
         1,
         _bench,
+    ),
+    "serve": Command(
+        Verb(
+            "serve [MODEL] [options]",
+            "let other programs ask a model, by OpenAI's protocol over HTTP",
+            serve_command.SERVE_OPTIONS,
+        ),
+        0,
+        serve_command.serve,
+        more=1,
+    ),
+    "chat": Command(
+        Verb(
+            "chat [MODEL] [options]",
+            "talk with a model here; /help lists what can be said beside prompts",
+            chat_command.CHAT_OPTIONS,
+        ),
+        0,
+        chat_command.chat,
+        more=1,
     ),
     "doctor": Command(
         Verb("doctor", "say what this installation runs on, and what is wrong"), 0, _doctor

@@ -11,6 +11,10 @@ class InvalidRequest(MTPLXError, ValueError):
     """An option or a prompt was refused before any work started."""
 
 
+class PromptTooLong(InvalidRequest):
+    """A prompt leaves no room in the model's context."""
+
+
 class ModelNotFound(MTPLXError, LookupError):
     """No catalog entry, local folder or reachable hub repository has this name."""
 
@@ -47,3 +51,55 @@ class RequestFailed(MTPLXError):
     def __init__(self, message: str, generation: object | None = None) -> None:
         super().__init__(message)
         self.generation = generation
+
+
+class EndpointError(MTPLXError):
+    """An endpoint refused a request, or failed at it.
+
+    Attributes
+    ----------
+    status
+        The HTTP status; None where the error came inside a stream.
+    type, param, code
+        As the endpoint's error object has them, or None.
+    retry_after_s
+        How long to wait before another try, where the endpoint said so, in seconds.
+    completion
+        What had arrived of the answer (a `mtplx_kernel.client.Completion`), or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        type: str | None = None,  # noqa: A002  # OpenAI's name for it
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        completion: object | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+        self.completion = completion
+
+
+class EndpointLost(MTPLXError, ConnectionError):
+    """No endpoint answers at an address, or the connection broke before an answer's end.
+
+    Attributes
+    ----------
+    connected
+        Whether there was a connection, so that the request may have begun.
+    completion
+        What had arrived of the answer (a `mtplx_kernel.client.Completion`), or None.
+    """
+
+    def __init__(self, message: str, *, connected: bool, completion: object | None = None) -> None:
+        super().__init__(message)
+        self.connected = connected
+        self.completion = completion

@@ -1,4 +1,4 @@
-"""Load and unload the IPython extension, and hold the engine that the magics use."""
+"""Load and unload the IPython extension, and hold the engine that the magics use and serve."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
+from mtplx_kernel.errors import EngineClosed, InvalidRequest
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from mtplx_kernel.display import QuietResults
     from mtplx_kernel.engine.engine import Engine
     from mtplx_kernel.magics import MtplxMagics
+    from mtplx_kernel.server.thread import Endpoint
 
 _ABSENT = object()
 
@@ -30,6 +33,8 @@ def _load_engine(name: str, **loading: Any) -> Engine:
 class EngineHolder:
     """Owns the engine of the magics: at most one, closed when it is replaced and at exit.
 
+    It also owns the endpoint that serves this engine, and those that are loaded after it.
+
     Parameters
     ----------
     loader
@@ -39,6 +44,8 @@ class EngineHolder:
     def __init__(self, loader: Callable[..., Engine] = _load_engine) -> None:
         self._loader = loader
         self._engine: Engine | None = None
+        self._endpoint: Endpoint | None = None
+        self._served_with: dict[str, Any] = {}
 
     @property
     def current(self) -> Engine | None:
@@ -66,10 +73,66 @@ class EngineHolder:
         return new
 
     def unload(self) -> None:
-        """Close the engine, if there is one, and let its memory go."""
+        """Close the engine, if there is one, let its memory go, and serve no more."""
         old, self._engine = self._engine, None
-        if old is not None:
-            old.close()
+        try:
+            # Streams end by themselves once their requests have.
+            if old is not None:
+                old.close()
+        finally:
+            self.stop()
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """What serves the engine, or None; one that was stopped does not count."""
+        if self._endpoint is not None and not self._endpoint.running:
+            self._endpoint = None
+        return self._endpoint
+
+    def serve(self, **wishes: Any) -> Endpoint:
+        """Serve the engine that is loaded, and those to come, until `stop`.
+
+        Parameters
+        ----------
+        **wishes
+            As `mtplx_kernel.server.thread.serve` takes them. The same ones again change nothing.
+
+        Raises
+        ------
+        InvalidRequest
+            If a wish cannot be met, or other ones are in force.
+        """
+        running = self.endpoint
+        if running is not None:
+            if wishes == self._served_with:
+                return running
+            raise InvalidRequest(
+                f"already serving at {running.url}, with other options; %mtplx stop ends that"
+            )
+        from mtplx_kernel.server.thread import serve
+
+        self._endpoint = serve(self._loaded, **wishes)
+        self._served_with = wishes
+        return self._endpoint
+
+    def stop(self) -> Endpoint | None:
+        """End the endpoint; what was ended, or None where nothing was served.
+
+        Open streams have some seconds to end by themselves; an interrupt cuts them off.
+        """
+        ended, self._endpoint = self.endpoint, None
+        if ended is not None:
+            try:
+                ended.stop()
+            except KeyboardInterrupt:
+                ended.stop(0)
+        return ended
+
+    def _loaded(self) -> Engine:
+        engine = self.current
+        if engine is None:
+            raise EngineClosed("no model is loaded")
+        return engine
 
 
 @dataclass(slots=True)
@@ -93,6 +156,11 @@ def current() -> Engine | None:
     return _engines.current
 
 
+def current_endpoint() -> Endpoint | None:
+    """The endpoint that ``%mtplx serve`` opened, or None; its `token` is what clients send."""
+    return _engines.endpoint
+
+
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Install the magics, their completion and their options; a second call changes nothing."""
     if shell in _installations:
@@ -102,7 +170,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Put the shell back as it was, and close the engine when no other shell uses it."""
+    """Put the shell back as it was; close engine and endpoint when no other shell uses them."""
     installation = _installations.pop(shell, None)
     if installation is None:
         return

@@ -17,8 +17,9 @@ from IPython.core.magic import (
 
 from mtplx_kernel import grammar, options, report
 from mtplx_kernel.conversation import Conversation
+from mtplx_kernel.endpoint_magics import EndpointMagics
 from mtplx_kernel.errors import InvalidRequest, MTPLXError
-from mtplx_kernel.prompt_magics import FIRST_MODEL, GenerationInterrupted, PromptMagics
+from mtplx_kernel.prompt_magics import GenerationInterrupted
 from mtplx_kernel.scheduling.options import SchedulerOptions, check_mode
 from mtplx_kernel.words import split_words
 
@@ -48,7 +49,7 @@ def _one_line_check(state: str, allowed: Sequence[grammar.Option]) -> Iterator[N
 
 
 @magics_class
-class MtplxMagics(PromptMagics):
+class MtplxMagics(EndpointMagics):
     """Defaults of ``%%mtplx`` and ``%mtplx ask``; an option overrides them.
 
     Parameters
@@ -91,6 +92,8 @@ class MtplxMagics(PromptMagics):
                 "verify": self._verify,
                 "tune": self._tune,
                 "bench": self._bench,
+                "serve": self._serve,
+                "stop": self._stop,
                 "reset": self._reset,
                 "unload": self._unload,
                 "help": self._help,
@@ -161,12 +164,15 @@ class MtplxMagics(PromptMagics):
 
     def _status(self, words: list[str]) -> None:
         options.read_words("status", words, most=0)
-        engine = self._engines.current
+        engine, endpoint = self._engines.current, self._engines.endpoint
+        served = report.endpoint_line(endpoint.url, bool(endpoint.token)) if endpoint else None
         if engine is None:
-            print(f"No model is loaded. Load one: %mtplx load {FIRST_MODEL}")
+            print(f"No model is loaded. Load one: %mtplx load {options.FIRST_MODEL}")
+            if served:
+                print(report.labelled([("Endpoint", served)]))
             return
         turns = len(self.conversation.turns) // 2
-        print(report.status_text(engine.status(), engine.timeline.windows(), turns))
+        print(report.status_text(engine.status(), engine.timeline.windows(), turns, served))
 
     def _verify(self, words: list[str]) -> VerifyReport:
         given, _ = options.read_words("verify", words, most=0)
@@ -204,6 +210,8 @@ class MtplxMagics(PromptMagics):
 
     def _unload(self, words: list[str]) -> None:
         options.read_words("unload", words, most=0)
-        engine = self._engines.current
+        engine, endpoint = self._engines.current, self._engines.endpoint
         self._engines.unload()
         print(f"Unloaded {engine.name}." if engine else "No model is loaded.")
+        if endpoint is not None:
+            print(f"Stopped serving at {endpoint.url}.")

@@ -21,7 +21,11 @@ from mtplx_kernel.grammar import (
     whole,
 )
 from mtplx_kernel.scheduling.options import SchedulerMode
+from mtplx_kernel.serve_options import SERVE_OPTIONS
 from mtplx_kernel.words import unescape
+
+FIRST_MODEL = "smollm2-135m"
+"""What is named, or taken, where no model was."""
 
 
 def _identifier(text: str) -> str:
@@ -61,10 +65,13 @@ SAMPLING_OPTIONS = (
     Option("--repetition-penalty", number, "X", "above 1 makes recent tokens less likely"),
     Option("--presence-penalty", number, "X", "taken off the logits of recent tokens once"),
     Option("--frequency-penalty", number, "X", "taken off for each recent occurrence"),
+    Option("--logprobs", whole, "N", "log-probabilities in the result, with N of the likeliest"),
 )
 
+SYSTEM = Option("--system", str, "TEXT", "a system message in front of the prompt")
+
 PROMPT_OPTIONS = (
-    Option("--system", str, "TEXT", "a system message in front of the prompt"),
+    SYSTEM,
     Option("--raw", None, "", "continue the prompt as it stands, without the chat template"),
     Option("--chat", None, "", "go on with the conversation; %mtplx reset ends it"),
 )
@@ -182,6 +189,12 @@ VERBS = {
     ),
     "tune": Verb("tune [options]", "measure which depth is fastest here, and use it", TUNE_OPTIONS),
     "bench": Verb("bench [options]", "compare the schedulers on this model", BENCH_OPTIONS),
+    "serve": Verb(
+        "serve [options]",
+        "let other programs ask the model, by OpenAI's protocol over HTTP",
+        SERVE_OPTIONS,
+    ),
+    "stop": Verb("stop", "end what serve began; the model stays"),
     "ask": Verb("ask [options] PROMPT", "answer a prompt of one line", REQUEST_OPTIONS),
     "reset": Verb("reset", "forget the conversation of --chat"),
     "unload": Verb("unload", "close the engine and free its memory"),
@@ -340,6 +353,7 @@ def help_text() -> str:
         ("Options of verify:", VERIFY_OPTIONS),
         ("Options of tune:", TUNE_OPTIONS),
         ("Options of bench:", BENCH_OPTIONS),
+        ("Options of serve:", SERVE_OPTIONS),
     ):
         lines += [title, *columns([(f"{o.flag} {o.metavar}", o.help) for o in options]), ""]
     lines += textwrap.wrap(

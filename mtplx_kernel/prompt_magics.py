@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mtplx_kernel.extension import EngineHolder
 
 RESULT_NAME = "_mtplx"
-FIRST_MODEL = "smollm2-135m"
 SMALL_SEEDS = 10**6
 """Seeds that are drawn for samples are shown with their prompts, so they are short."""
 TOO_SOON = "Interrupted before the first token."
@@ -296,7 +295,8 @@ class PromptMagics(Magics):
     def _engine(self) -> Engine:
         engine = self._engines.current
         if engine is None:
-            raise EngineClosed(f"no model is loaded; load one: %mtplx load {FIRST_MODEL}")
+            command = f"%mtplx load {options.FIRST_MODEL}"
+            raise EngineClosed(f"no model is loaded; load one: {command}")
         return engine
 
     @property

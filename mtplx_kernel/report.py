@@ -96,7 +96,17 @@ def running_on(status: Mapping[str, Any]) -> str:
     return labelled(_rows(status, ("Device", "BLAS", "Mode", "Head", "Depth")))
 
 
-def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat_turns: int) -> str:
+def endpoint_line(url: str, token: bool) -> str:
+    """Where the model is served, and whether clients need a token; the token is not shown."""
+    return f"{url}, {'with a token' if token else 'without a token'}"
+
+
+def status_text(
+    status: Mapping[str, Any],
+    windows: Sequence[DecodeWindow],
+    chat_turns: int,
+    endpoint: str | None = None,
+) -> str:
     """The page of ``%mtplx status``; what an engine does not say of itself has no row."""
     rows = [("Model", model_line(status))]
     path = status.get("model", {}).get("path")
@@ -106,6 +116,8 @@ def status_text(status: Mapping[str, Any], windows: Sequence[DecodeWindow], chat
     if chat_turns:
         turns = "1 turn" if chat_turns == 1 else f"{chat_turns} turns"
         rows.append(("Conversation", f"{turns} of --chat"))
+    if endpoint:
+        rows.append(("Endpoint", endpoint))
     rows.append(("Last request", _window_line(windows[-1]) if windows else "none yet"))
     return labelled(rows)
 

@@ -147,3 +147,14 @@ def write(kind: str, folder: Path, *, chat: bool = True, **changes: Any) -> Path
         settings["chat_template"] = CHAT_TEMPLATE
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
+
+
+def write_endless(folder: Path) -> Path:
+    """Write a tiny llama with room for long answers, none of which ends by itself."""
+    write("llama", folder, max_position_embeddings=100_000)
+    file = str(folder / "model.safetensors")
+    weights = dict(mx.load(file))
+    # The end token's logit is 0, and some other token's is always above that.
+    weights["lm_head.weight"][END_ID] = 0
+    mx.save_safetensors(file, weights, {"format": "mlx"})
+    return folder

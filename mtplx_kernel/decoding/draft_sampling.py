@@ -15,7 +15,7 @@ import mlx.core as mx
 from mtplx_kernel.decoding.acceptance import draft_noise
 from mtplx_kernel.decoding.params import Acceptance
 from mtplx_kernel.decoding.row import Row
-from mtplx_kernel.decoding.sampling import COLDEST, Draw, finite, noise, penalised, shaped
+from mtplx_kernel.decoding.sampling import COLDEST, Draw, adjusted, finite, noise, shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def draw_drafts(
     vocabulary
         How many ids there are.
     """
-    if all(row.drawn.greedy and not row.params.penalised for row in rows):
+    if all(row.drawn.greedy and not row.params.adjusts for row in rows):
         chosen = mx.argmax(logits, axis=-1)
         logprobs: list[mx.array | None] = [None] * len(rows)
     else:
@@ -81,7 +81,7 @@ def rank_drafts(
         int32, shape (count,), all different; -1 where the logits are not finite.
     """
     alone, _ = _draw_row(logits, columns, vocabulary, row, 0)
-    scores = _penalised(logits, columns, vocabulary, row, 0)[0]
+    scores = _adjusted(logits, columns, vocabulary, row, 0)[0]
     if not row.drawn.greedy:
         # Without the filters: what they rule out for the head they may leave to the target.
         gumbel = noise(row.seed, len(row.ids), vocabulary)
@@ -99,7 +99,7 @@ def _draw_row(
 ) -> tuple[mx.array, mx.array | None]:
     """A row's draft as a column, shape (1,), and what it was drawn from."""
     position = len(row.ids) + depth
-    logits = _penalised(logits, columns, vocabulary, row, depth)
+    logits = _adjusted(logits, columns, vocabulary, row, depth)
     if row.drawn.greedy:
         return mx.argmax(logits, axis=-1), None
     scores = shaped(logits, row.drawn)
@@ -113,16 +113,16 @@ def _draw_row(
     )[0]
 
 
-def _penalised(
+def _adjusted(
     logits: mx.array, columns: mx.array | None, vocabulary: int, row: Row, depth: int
 ) -> mx.array:
-    """A row's logits after its penalties, by column."""
+    """A row's logits after its bias and penalties, by column."""
     params = row.params
-    if not params.penalised:
+    if not params.adjusts:
         return logits
     # The drafts before this one are not known here: leaving them out costs acceptance only.
     whole = _widened(logits, columns, vocabulary)
-    whole = penalised(whole, Draw(params, row.seed, len(row.ids) + depth, row.ids, 1))
+    whole = adjusted(whole, Draw(params, row.seed, len(row.ids) + depth, row.ids, 1))
     return whole if columns is None else whole[:, columns]
 
 

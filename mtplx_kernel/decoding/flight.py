@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
 from mtplx_kernel.decoding.acceptance import verify
 from mtplx_kernel.decoding.drafting import Computed, Drafts
+from mtplx_kernel.decoding.logprob import TokenLogprob
 from mtplx_kernel.decoding.params import Acceptance
+from mtplx_kernel.decoding.reporting import Report
 from mtplx_kernel.decoding.row import Row
-from mtplx_kernel.decoding.sampling import Draw, draw, penalised, shaped
+from mtplx_kernel.decoding.sampling import Draw, adjusted, draw, shaped
 
 FAILED = -1
 """In place of a token whose logits are not finite."""
@@ -88,11 +90,14 @@ class Verdict:
         The accepted drafts and the token after them; -1 where its logits are not finite.
     bonus
         Whether that token is taken; if not, the last draft is fed again to find it.
+    logprobs
+        What to report of each of the tokens; empty where nothing is.
     """
 
     drafts: list[int]
     tokens: list[int]
     bonus: bool = True
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def accepted(self) -> int:
@@ -125,6 +130,8 @@ class Flight:
         int32: the numbers of one row after the other, then the drafts that it does not know.
     committed
         Whether the caches already took it as right.
+    reports
+        Log-probabilities for the rows that report them, by the row's place among the rows.
     """
 
     rows: list[Row]
@@ -134,6 +141,7 @@ class Flight:
     known: list[list[int] | None]
     flat: mx.array
     committed: bool = False
+    reports: dict[int, Report] = field(default_factory=dict)
 
     @classmethod
     def over(cls, block: Block, logits: mx.array) -> Flight:
@@ -143,18 +151,32 @@ class Flight:
             count > 0 and not row.params.greedy and row.params.acceptance is not Acceptance.COUPLED
             for row, count in zip(rows, counts, strict=True)
         ]
-        parts = _targets(block, logits, judged)
+        draws = _draws(block)
+        parts = _targets(block, draws, logits, judged)
         parts += [block.drafts_of(r) for r, ids in enumerate(block.known) if ids is None]
         flat = parts[0] if len(parts) == 1 else mx.concatenate(parts)
-        return cls(rows, block.starts, counts, judged, block.known, flat)
+        reports = _reports(block, draws, logits, flat, judged)
+        return cls(rows, block.starts, counts, judged, block.known, flat, reports=reports)
 
     @classmethod
     def ahead(cls, rows: list[Row], logits: mx.array) -> Flight:
         """The flight after one that is not read yet: one token a row, from logits (rows, ids)."""
         draws = [Draw(row.params, row.seed, len(row.ids) + 1, (), 1) for row in rows]
-        n = len(rows)
+        n, flat = len(rows), draw(logits, draws)
         starts = [len(row.ids) for row in rows]
-        return cls(rows, starts, [0] * n, [False] * n, [[] for _ in rows], draw(logits, draws))
+        reports = {
+            r: Report.of(adjusted(logits[r : r + 1], d), flat[r : r + 1], d.params.logprobs)
+            for r, d in enumerate(draws)
+            if d.params.logprobs is not None
+        }
+        known: list[list[int] | None] = [[] for _ in rows]
+        return cls(rows, starts, [0] * n, [False] * n, known, flat, reports=reports)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """All that `read` needs."""
+        reported = [a for report in self.reports.values() for a in (report.ids, report.logprobs)]
+        return [self.flat, *reported]
 
     @property
     def drafted(self) -> bool:
@@ -171,6 +193,8 @@ class Flight:
 
     def read(self) -> list[Verdict]:
         """What was found: the one host synchronisation of a cycle."""
+        if self.reports:
+            mx.eval(self.arrays)
         numbers: list[int] = self.flat.tolist()  # type: ignore[assignment]
         found, start = [], 0
         for count, judged in zip(self.counts, self.judged, strict=True):
@@ -178,8 +202,8 @@ class Flight:
             found.append(numbers[start:end])
             start = end
         verdicts = []
-        for row, count, judged, ids, own in zip(
-            self.rows, self.counts, self.judged, self.known, found, strict=True
+        for r, (row, count, judged, ids, own) in enumerate(
+            zip(self.rows, self.counts, self.judged, self.known, found, strict=True)
         ):
             if ids is None:
                 ids, start = numbers[start : start + count], start + count
@@ -187,7 +211,8 @@ class Flight:
             kept = [max(i, 0) for i in ids[:accepted]]
             tokens = [*kept, own[1]] if judged else own[: accepted + 1]
             omitted = row.omit_bonus and 0 < len(ids) == accepted
-            verdicts.append(Verdict(ids, tokens, not omitted))
+            told = self.reports[r].read(tokens) if r in self.reports else ()
+            verdicts.append(Verdict(ids, tokens, not omitted, told))
         return verdicts
 
 
@@ -207,14 +232,20 @@ def _known(
     ]
 
 
-def _targets(block: Block, logits: mx.array, judged: Sequence[bool]) -> list[mx.array]:
-    """The numbers of `Flight.flat` that the logits give, in row order."""
-    draws = [
+def _draws(block: Block) -> list[Draw]:
+    """What is to be drawn for each row."""
+    return [
         Draw(
             row.params, row.seed, len(row.ids), row.ids + [max(i, 0) for i in ids or []], count + 1
         )
         for row, ids, count in zip(block.rows, block.known, block.counts, strict=True)
     ]
+
+
+def _targets(
+    block: Block, draws: Sequence[Draw], logits: mx.array, judged: Sequence[bool]
+) -> list[mx.array]:
+    """The numbers of `Flight.flat` that the logits give, in row order."""
     if not any(judged):
         return [draw(logits, draws)]
     parts, start = [], 0
@@ -228,17 +259,38 @@ def _judged(block: Block, r: int, logits: mx.array, d: Draw) -> tuple[mx.array, 
     """Judge row r's drafts by its acceptance rule: how many are accepted, and the token after."""
     computed, drafts = block.computed, block.drafts_of(r)
     logprobs = computed.logprobs[r] if computed is not None and block.by_forward[r] else None
-    if d.params.penalised:
-        logits = penalised(logits, d)
     return verify(
         str(d.params.acceptance),
-        shaped(logits, d.params),
+        shaped(adjusted(logits, d), d.params),
         mx.maximum(drafts, 0),
         logprobs,
         computed.columns if computed is not None and logprobs is not None else None,
         d.seed,
         d.position,
     )
+
+
+def _reports(
+    block: Block, draws: Sequence[Draw], logits: mx.array, flat: mx.array, judged: Sequence[bool]
+) -> dict[int, Report]:
+    """Log-probabilities of what each row gets, for the rows that report them."""
+    reports = {}
+    start = first = 0
+    for r, d in enumerate(draws):
+        numbers = 2 if judged[r] else d.count
+        if d.params.logprobs is not None:
+            found = flat[first : first + numbers]
+            tokens = _kept(block.drafts_of(r), found) if judged[r] else found
+            own = adjusted(logits[start : start + d.count], d)
+            reports[r] = Report.of(own, tokens, d.params.logprobs)
+        start, first = start + d.count, first + numbers
+    return reports
+
+
+def _kept(drafts: mx.array, found: mx.array) -> mx.array:
+    """What judged drafts come to by position: those that were accepted, then the token after."""
+    behind = mx.concatenate([drafts, mx.zeros((1,), dtype=mx.int32)])
+    return mx.where(mx.arange(behind.size) == found[0], found[1], behind)
 
 
 def _agreement(drafts: Sequence[int], targets: Sequence[int]) -> int:

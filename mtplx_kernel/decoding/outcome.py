@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 
 from mtplx_kernel.decoding.flight import FAILED, Verdict
+from mtplx_kernel.decoding.logprob import TokenLogprob
 from mtplx_kernel.decoding.row import Row
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {position}"
@@ -12,10 +14,11 @@ NOT_FINITE = "the model's logits are not finite (NaN or infinity) at token {posi
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One emitted token and the text that it released."""
+    """One emitted token, the text that it released, and what is to be reported of it."""
 
     id: int
     text: str
+    logprob: TokenLogprob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +53,17 @@ def emit(row: Row, verdict: Verdict) -> Outcome:
     emitted: list[Token] = []
     ended = error = None
     end_token = False
-    for token in verdict.taken:
+    for token, told in zip(verdict.taken, verdict.logprobs or repeat(None), strict=False):
         if token == FAILED:
             error = NOT_FINITE.format(position=len(row.ids))
         elif token in row.end_ids:
             ended, end_token = "stop", True
         else:
             row.ids.append(token)
+            if told is not None:
+                row.logprobs.append(told)
             try:
-                emitted.append(Token(token, row.text.add(token)))
+                emitted.append(Token(token, row.text.add(token), told))
             except Exception as failure:  # a tokenizer that cannot decode what the model said
                 error = f"the text cannot be decoded: {type(failure).__name__}: {failure}"
             ended = "stop" if row.text.stopped else "length" if row.room <= 0 else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
@@ -13,6 +13,9 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 MAX_DEPTH = 16
 MAX_SEED = 2**64 - 1
+MAX_BIASED = 300
+MAX_BIAS = 100.0
+MAX_LOGPROBS = 20
 
 
 class GenerationMode(StrEnum):
@@ -39,8 +42,8 @@ class Acceptance(StrEnum):
 class SamplingParams:
     """One request's sampling, stopping and drafting options.
 
-    Filters apply in mlx-lm's order: penalties, then top-p, min-p and top-k on the distribution at
-    temperature 1, then the temperature.
+    The bias is added first. Then filters apply in mlx-lm's order: penalties, then top-p, min-p and
+    top-k on the distribution at temperature 1, then the temperature.
 
     Parameters
     ----------
@@ -60,6 +63,12 @@ class SamplingParams:
         Subtracted from the logits of recent tokens, once or for each occurrence; 0 is off.
     penalty_context
         How many preceding tokens (of prompt and output) the penalties look at.
+    logit_bias
+        What is added to the logits of some ids, from -100 to 100, at most 300 of them. At usual
+        temperatures -100 keeps an id out and 100 forces it. None is off.
+    logprobs
+        Report each token's log-probability, and those of this many of the likeliest ids in its
+        place, 0 to 20. None is off.
     seed
         Under acceptance "coupled", noise at position t depends on (seed, t) alone. None draws a
         seed, which the stats report.
@@ -91,6 +100,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_context: int = 20
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    logprobs: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -109,6 +120,10 @@ class SamplingParams:
         _number("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _number("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
         _whole("penalty_context", self.penalty_context, 1, None)
+        if self.logit_bias is not None:
+            self._set("logit_bias", _bias(self.logit_bias) or None)
+        if self.logprobs is not None:
+            _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if self.seed is not None:
             _whole("seed", self.seed, 0, MAX_SEED)
         if self.depth is not None:
@@ -137,6 +152,11 @@ class SamplingParams:
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
         )
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed, by the bias or the penalties, before anything is drawn."""
+        return self.logit_bias is not None or self.penalised
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -191,6 +211,23 @@ def _ids(value: object) -> tuple[int, ...]:
         if isinstance(item, bool) or not isinstance(item, int) or item < 0:
             raise InvalidRequest(f"stop_token_ids must be token ids of at least 0, not {item!r}")
     return ids  # type: ignore[return-value]
+
+
+def _bias(value: object) -> dict[int, float]:
+    """A copy, which nobody else can change."""
+    allowed = (
+        f"a mapping of at most {MAX_BIASED} token ids to numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}"
+    )
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"logit_bias must be {allowed}, not {value!r}")
+    if len(value) > MAX_BIASED:
+        raise InvalidRequest(f"logit_bias must be {allowed}, not of {len(value)}")
+    for token, bias in value.items():
+        whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
+        number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not whole or not number or not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise InvalidRequest(f"logit_bias must be {allowed}, not {token!r}: {bias!r}")
+    return {token: float(bias) for token, bias in value.items()}
 
 
 def _listed(name: str, value: object) -> Iterable[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mtplx_kernel.decoding.logprob import TokenLogprob
 from mtplx_kernel.decoding.params import MAX_DEPTH, GenerationMode, SamplingParams
 from mtplx_kernel.decoding.text import TextStream
 
@@ -26,13 +27,15 @@ class Row:
     context_length
         Most ids the model can take.
     draft_params
-        How a head's drafts are drawn; None as the tokens are. Their penalties are the tokens'.
+        How a head's drafts are drawn; None as the tokens are. Bias and penalties are the tokens'.
     omit_bonus
         Whether the token after drafts that were all right is left to the next cycle.
     pool
         Names the rows whose text may be drafted from; None for its own alone.
     slot
         Where in the caches the row lives; None before it is admitted and after its release.
+    logprobs
+        What was reported of each id of the output, where that was asked for.
     draft_error
         The last failure of a drafter.
     drafting
@@ -54,6 +57,7 @@ class Row:
     committed: int = 0
     prompt_length: int = field(init=False)
     fed_length: int = field(init=False)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     draft_error: str | None = None
     drafting: bool = field(init=False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     mx.array
         Ids, shape (n,), not yet evaluated; -1 where a position's logits are not finite.
     """
-    if all(d.params.greedy and not d.params.penalised for d in draws):
+    if all(d.params.greedy and not d.params.adjusts for d in draws):
         tokens = mx.argmax(logits, axis=-1)
     else:
         ends = [0]
@@ -86,8 +86,7 @@ def finite(logits: mx.array) -> mx.array:
 
 
 def _draw_row(logits: mx.array, d: Draw) -> mx.array:
-    if d.params.penalised:
-        logits = penalised(logits, d)
+    logits = adjusted(logits, d)
     if d.params.greedy:
         return mx.argmax(logits, axis=-1)
     size = logits.shape[-1]
@@ -101,7 +100,7 @@ def shaped(logits: mx.array, params: SamplingParams) -> mx.array:
     Parameters
     ----------
     logits
-        Shape (n, vocabulary), penalties already applied.
+        Shape (n, vocabulary), bias and penalties already applied.
     params
         Options with a temperature above 0.
     """
@@ -113,6 +112,18 @@ def shaped(logits: mx.array, params: SamplingParams) -> mx.array:
     if 0 < params.top_k < logits.shape[-1]:
         logprobs = apply_top_k(logprobs, params.top_k)
     return logprobs * (1.0 / max(params.temperature, COLDEST))
+
+
+def adjusted(logits: mx.array, d: Draw) -> mx.array:
+    """Logits after the bias and then the penalties; the same array where there are none."""
+    if d.params.logit_bias is not None:
+        logits = biased(logits, d.params.logit_bias)
+    return penalised(logits, d) if d.params.penalised else logits
+
+
+def biased(logits: mx.array, bias: Mapping[int, float]) -> mx.array:
+    """Logits with what some ids have added, shape (n, vocabulary)."""
+    return logits.at[:, mx.array(list(bias))].add(mx.array(list(bias.values())))
 
 
 def penalised(logits: mx.array, d: Draw) -> mx.array:

@@ -305,7 +305,7 @@ class DecodeStep:
         return self._launch(flight.rows, Block(flight.rows, Drafts.none(len(flight.rows))))
 
     def _flight(self, flight: Flight) -> Flight:
-        mx.async_eval(flight.flat, self.caches.arrays)
+        mx.async_eval(flight.arrays, self.caches.arrays)
         return flight
 
     def _commit(self, flight: Flight, verdicts: Sequence[Verdict]) -> None:

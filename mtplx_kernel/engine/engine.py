@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.to_thread
@@ -31,6 +31,9 @@ from mtplx_kernel.models.head import check_choice
 from mtplx_kernel.scheduling.hyper import HyperPolicy, HyperWidths
 from mtplx_kernel.scheduling.options import SchedulerOptions
 
+if TYPE_CHECKING:
+    from mtplx_kernel.server.thread import Endpoint
+
 QUEUE_LIMIT = 256
 PREFIX_MB = 256.0
 
@@ -40,9 +43,11 @@ class Engine:
 
     Every method may be called from any thread. Options of a request are those of
     `mtplx_kernel.SamplingParams`, and besides: `raw` (no chat template), `system` (a system
-    message), `on_token` (called on the engine's thread with each id and its text), `priority` (its
-    share where requests take turns, 1 as others) and `prefix_cache` (False neither reads nor keeps
-    what prompts have in common).
+    message), `on_token` (called on the engine's thread with each id and its text), `on_logprob`
+    (called right before it with a `TokenLogprob`, where `logprobs` asks for them), `priority` (its
+    share where requests take turns, 1 as others), `prefix_cache` (False neither reads nor keeps
+    what prompts have in common) and `hyper` (True lets it wait for the end of every such request
+    before it, whatever the scheduler, and where cohorts are formed it is in none with others).
     """
 
     def __init__(
@@ -333,6 +338,12 @@ class Engine:
         if width is not None and (isinstance(width, bool) or width not in range(2, WIDEST + 1)):
             raise InvalidRequest(f"width must be 2 to {WIDEST}, or None, not {width!r}")
         return self._owner.ask(lambda runner: runner.fork_executor(width))
+
+    def serve(self, *, port: int = 0, **options: Any) -> Endpoint:
+        """Serve it to OpenAI's clients; the options: `mtplx_kernel.server.thread.serve`."""
+        from mtplx_kernel.server.thread import serve
+
+        return serve(lambda: self, port=port, **options)
 
     def status(self) -> dict[str, Any]:
         """What is loaded and what is in force, as plain data."""

@@ -8,21 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mtplx_kernel.decoding.params import SamplingParams
+from mtplx_kernel.decoding.params import MAX_LOGPROBS, SamplingParams
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.ledger import Ledger
 from mtplx_kernel.engine.memory import Memory
 from mtplx_kernel.engine.opened import Opened
 from mtplx_kernel.engine.owner import Owner
 from mtplx_kernel.engine.prompts import Prompt, PromptEncoder
-from mtplx_kernel.engine.request import Handle, Hooks, Request
+from mtplx_kernel.engine.request import Handle, Hooks, Request, TokenLogprob
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.errors import InvalidRequest, MTPLXError, QueueFull
 from mtplx_kernel.models.load import ModelFacts
 
 TokenCallback = Callable[[int, str], None]
+LogprobCallback = Callable[[TokenLogprob], None]
 LEAST_PRIORITY, MOST_PRIORITY = 0.01, 100.0
-NOT_SAMPLING = ("raw", "system", "on_token", "priority", "prefix_cache")
+NOT_SAMPLING = ("raw", "system", "on_token", "on_logprob", "priority", "prefix_cache", "hyper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Ask:
     key: str = ""
     cohort: str | None = None
     members: int = 1
+    alone: bool = False
 
 
 class Intake:
@@ -80,16 +82,22 @@ class Intake:
         raw: bool = False,
         system: str | None = None,
         on_token: TokenCallback | None = None,
+        on_logprob: LogprobCallback | None = None,
         priority: float = 1.0,
         prefix_cache: bool = True,
+        hyper: bool = False,
         **options: Any,
     ) -> Handle:
         """Open a request, as `Engine` describes its options; see `open`."""
         self._ledger.check_open()
         if on_token is not None and not callable(on_token):
             raise InvalidRequest(f"on_token must be a function of id and text, not {on_token!r}")
-        ask = Ask(hooks=_hooks(on_token, prefix_cache), weight=check_priority(priority))
+        hooks = _hooks(on_token, on_logprob, prefix_cache)
+        _check_hyper(hyper, priority)
+        ask = Ask(hooks=hooks, weight=check_priority(priority), alone=hyper)
         params = self.params(options)
+        if on_logprob is not None and params.logprobs is None:
+            raise InvalidRequest(f"on_logprob needs logprobs, 0 to {MAX_LOGPROBS}: it is off")
         ids = self.encoder.encode(prompt, raw=raw, system=system)
         return self.open(ids, params, ask, opened)
 
@@ -149,8 +157,19 @@ class Intake:
         return self.applied(SamplingParams.of(sampling))
 
     def applied(self, params: SamplingParams) -> SamplingParams:
-        """The sampling with the defaults applied; InvalidRequest if its mode cannot be had."""
+        """The sampling with the defaults applied.
+
+        Raises
+        ------
+        InvalidRequest
+            If its mode cannot be had, or it biases ids that the model does not have.
+        """
         self._defaults.checked(params.mode)
+        highest = max(params.logit_bias or {}, default=0)
+        if highest >= self._facts.vocabulary:
+            raise InvalidRequest(
+                f"logit_bias must be of token ids below {self._facts.vocabulary}, not {highest}"
+            )
         return self._defaults.applied(params)
 
     def _handle(
@@ -169,6 +188,7 @@ class Intake:
             key=ask.key,
             cohort=ask.cohort,
             members=ask.members,
+            alone=ask.alone,
         )
         window = DecodeWindow(request_id, time.perf_counter(), prompt_tokens=len(ids))
         handle = Handle(request, window)
@@ -191,8 +211,21 @@ def check_priority(priority: float) -> float:
     return float(priority)
 
 
-def _hooks(on_token: TokenCallback | None, prefix_cache: bool) -> Hooks:
+def _check_hyper(hyper: bool, priority: float) -> None:
+    if not isinstance(hyper, bool):
+        raise InvalidRequest(f"hyper must be True or False, not {hyper!r}")
+    if hyper and priority != 1:
+        raise InvalidRequest(
+            "priority is refused with hyper, which runs its requests one at a time in their order"
+        )
+
+
+def _hooks(
+    on_token: TokenCallback | None, on_logprob: LogprobCallback | None, prefix_cache: bool
+) -> Hooks:
+    if on_logprob is not None and not callable(on_logprob):
+        raise InvalidRequest(f"on_logprob must be a function of a TokenLogprob, not {on_logprob!r}")
     if not isinstance(prefix_cache, bool):
         raise InvalidRequest(f"prefix_cache must be True or False, not {prefix_cache!r}")
-    hooks = Hooks(on_token=on_token)
+    hooks = Hooks(on_token=on_token, on_logprob=on_logprob)
     return hooks if prefix_cache else replace(hooks, restore=None, commit=None)

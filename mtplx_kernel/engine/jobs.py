@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mtplx_kernel.decoding.params import GenerationMode
 from mtplx_kernel.decoding.row import Row
@@ -143,9 +144,11 @@ class Jobs:
                 handle.push(token.text)
         if starts and hooks.on_decode_start is not None:
             _call("on_decode_start", hooks.on_decode_start)
-        if hooks.on_token is not None:
-            for token in outcome.tokens:
-                _call("on_token", lambda token=token: hooks.on_token(token.id, token.text))  # type: ignore[misc]
+        for token in outcome.tokens:
+            if hooks.on_logprob is not None and token.logprob is not None:
+                _call("on_logprob", partial(hooks.on_logprob, token.logprob))
+            if hooks.on_token is not None:
+                _call("on_token", partial(hooks.on_token, token.id, token.text))
 
     def close(self, job: Job) -> None:
         """Let a request go; its handle is told by `finish`."""
@@ -174,6 +177,7 @@ class Jobs:
                 stats=GenerationStats.of(window, row.seed),
                 window=window,
                 error=error,
+                logprobs=None if row.params.logprobs is None else tuple(row.logprobs),
             )
         )
 

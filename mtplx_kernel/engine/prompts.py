@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.errors import InvalidRequest, PromptTooLong
 from mtplx_kernel.models.load import ModelFacts
 
 Message = Mapping[str, str]
@@ -46,7 +46,8 @@ class PromptEncoder:
         Raises
         ------
         InvalidRequest
-            If the prompt is empty, too long, of no known shape, or refused by the chat template.
+            If the prompt is empty, too long (`PromptTooLong`), of no known shape, or refused by the
+            chat template.
         """
         with self._lock:
             ids = self._ids(prompt, raw, system)
@@ -57,7 +58,7 @@ class PromptEncoder:
         if wrong is not None:
             raise InvalidRequest(f"token id {wrong} is not in the vocabulary: 0 to {size - 1}")
         if len(ids) > limit:
-            raise InvalidRequest(
+            raise PromptTooLong(
                 f"the prompt has {len(ids)} tokens; {self._facts.name} takes at most {limit} "
                 "(its context, less one token to generate): shorten it"
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
+from mtplx_kernel.decoding.logprob import TokenLogprob as TokenLogprob
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.engine.slices import SLICE_S, wait_for
 from mtplx_kernel.engine.stats import GenerationStats
@@ -38,6 +39,9 @@ class Hooks:
     ----------
     on_token
         Gets each token's id and the text that it released (maybe none).
+    on_logprob
+        Gets what is reported of each token, right before `on_token` gets the token; never called
+        where the request reports no log-probabilities.
     on_prefill
         Gets how many prompt tokens are in the caches, and how many there are.
     on_decode_start
@@ -54,6 +58,7 @@ class Hooks:
     """
 
     on_token: Callable[[int, str], None] | None = None
+    on_logprob: Callable[[TokenLogprob], None] | None = None
     on_prefill: Callable[[int, int], None] | None = None
     on_decode_start: Callable[[], None] | None = None
     cancelled: Callable[[], bool] | None = None
@@ -78,6 +83,8 @@ class Request:
         What rows of its cohort must have in common, beside what its options say.
     cohort, members
         The closed cohort that it was submitted with, and how many that has.
+    alone
+        Whether it takes its turn in the line of hyper, whatever the scheduler.
     """
 
     request_id: str
@@ -92,6 +99,7 @@ class Request:
     key: str = ""
     cohort: str | None = None
     members: int = 1
+    alone: bool = False
 
     @property
     def compatibility(self) -> str:
@@ -115,6 +123,8 @@ class Generation:
         The ids behind it (and, where a stop string cut the text, up to the one that completed it).
     finish_reason
         Why it ended; `error` holds the cause if that was an error.
+    logprobs
+        One entry for each of `token_ids`; None where none were asked for.
     """
 
     request_id: str
@@ -124,6 +134,7 @@ class Generation:
     stats: GenerationStats
     window: DecodeWindow
     error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     def __repr__(self) -> str:
         s = self.stats

@@ -136,6 +136,7 @@ class Runner:
                 weight=request.weight,
                 cohort=request.cohort,
                 members=request.members,
+                alone=request.alone,
             ),
             self._clock(),
         )

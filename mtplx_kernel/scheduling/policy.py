@@ -33,6 +33,9 @@ class Arrival:
         Requests that were submitted as one closed cohort have its name; None for all others.
     members
         How many requests that cohort has.
+    alone
+        Whether it waits until every such request before it has ended; where the mode forms cohorts
+        it has one of its own. The modes that run one request at a time need no telling.
     """
 
     request_id: str
@@ -42,6 +45,7 @@ class Arrival:
     weight: float = 1.0
     cohort: str | None = None
     members: int = 1
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

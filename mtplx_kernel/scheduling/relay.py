@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from mtplx_kernel.scheduling.options import SchedulerMode
 from mtplx_kernel.scheduling.policy import Arrival, Policy, Quantum, Ran, Wait
+
+ONE_AT_A_TIME = (SchedulerMode.SERIAL, SchedulerMode.HYPER)
 
 
 class Relay:
     """Passes requests on to the policy in force, and lets the one before it finish first.
+
+    Requests that want to be alone stand in a line before the policy, which has one of them at most;
+    a policy that runs one request at a time has a line of its own.
 
     Parameters
     ----------
@@ -20,6 +27,8 @@ class Relay:
         self._line = [policy]
         self._of: dict[str, Policy] = {}
         self._came: dict[str, float] = {}
+        self._alone: str | None = None
+        self._held: dict[str, Arrival] = {}
 
     @property
     def current(self) -> Policy:
@@ -39,23 +48,29 @@ class Relay:
         waiting = self.current.withdraw()
         self._line.append(policy)
         for arrival in waiting:
-            self._of[arrival.request_id] = policy
-            policy.arrive(arrival, self._came[arrival.request_id])
+            if self._alone == arrival.request_id:
+                self._alone = None
+            self._enter(arrival)
+        self._let_in()
         self._drop_finished()
 
     def arrive(self, arrival: Arrival, now: float) -> None:
         """Take a request into the queue of the policy in force."""
-        self._of[arrival.request_id] = self.current
         self._came[arrival.request_id] = now
-        self.current.arrive(arrival, now)
+        self._enter(arrival)
 
     def leave(self, request_id: str, now: float) -> None:
         """Forget a request; unknown ids are ignored."""
         policy = self._of.pop(request_id, None)
         self._came.pop(request_id, None)
-        if policy is not None:
-            policy.leave(request_id, now)
-            self._drop_finished()
+        self._held.pop(request_id, None)
+        if policy is None:
+            return
+        policy.leave(request_id, now)
+        if self._alone == request_id:
+            self._alone = None
+            self._let_in()
+        self._drop_finished()
 
     def rewind(self, request_id: str, prefill: int) -> None:
         """A request must prefill anew."""
@@ -77,6 +92,29 @@ class Relay:
         if running is not current:
             known["finishing"] = {"mode": running.name, running.name: running.snapshot()}
         return known
+
+    def _enter(self, arrival: Arrival) -> None:
+        """Let a request arrive at the policy in force, or hold it until its turn to be alone."""
+        name, policy = arrival.request_id, self.current
+        if arrival.alone and not self._lines_up:
+            if self._alone is not None:
+                self._held[name] = arrival
+                self._of.pop(name, None)
+                return
+            self._alone = name
+            arrival = replace(arrival, cohort=f"hyper-{name}", members=1)
+        self._of[name] = policy
+        policy.arrive(arrival, self._came[name])
+
+    def _let_in(self) -> None:
+        """Let those who are held come as far as they may, in their order."""
+        while self._held and (self._alone is None or self._lines_up):
+            self._enter(self._held.pop(next(iter(self._held))))
+
+    @property
+    def _lines_up(self) -> bool:
+        """Whether the policy in force runs one request at a time, in their order."""
+        return self.current.name in ONE_AT_A_TIME
 
     def _drop_finished(self) -> None:
         busy = set(map(id, self._of.values()))

@@ -14,7 +14,7 @@ from scipy import stats
 from mtplx_kernel.decoding import acceptance
 from mtplx_kernel.decoding.acceptance import BLOCK, REJECTION, chances, draft_noise, verify
 from mtplx_kernel.decoding.params import SamplingParams
-from mtplx_kernel.decoding.sampling import Draw, draw, noise, penalised, shaped
+from mtplx_kernel.decoding.sampling import Draw, adjusted, draw, noise, shaped
 from tests.decoding.test_sampling import LAWS, SIZE, TOKENS, p_value, processed, random_logits
 from tests.decoding.toy import Context, shares
 
@@ -105,7 +105,7 @@ def test_one_noise_for_all_purposes_is_caught(monkeypatch: pytest.MonkeyPatch, r
     assert fit(rule, 500) < UNLIKELY
 
 
-@pytest.mark.parametrize("name", ["all", "penalties"])
+@pytest.mark.parametrize("name", ["all", "bias", "penalties"])
 @pytest.mark.parametrize("rule", RULES)
 def test_filters_and_penalties_are_the_targets(rule: str, name: str) -> None:
     """Rows come processed position by position; what comes out follows the processed law."""
@@ -116,7 +116,7 @@ def test_filters_and_penalties_are_the_targets(rule: str, name: str) -> None:
         [mx.argmax(q[0] + draft_noise(seed, start, 0, SIZE)) for seed in range(1000)]
     ).tolist()
     rows = {
-        x: shaped(penalised(mx.array(logits), Draw(params, 0, start, (*TOKENS, x), 2)), params)
+        x: shaped(adjusted(mx.array(logits), Draw(params, 0, start, (*TOKENS, x), 2)), params)
         for x in set(drafts)
     }
     verdicts = [
@@ -142,7 +142,7 @@ def test_without_drafts_it_is_the_draw_of_coupled_sampling(rule: str, name: str)
     nothing = mx.zeros((0,), dtype=mx.int32)
     for seed in range(20):
         d = Draw(params, seed, len(TOKENS), TOKENS, 1)
-        rows = shaped(penalised(logits, d) if params.penalised else logits, params)
+        rows = shaped(adjusted(logits, d), params)
         accepted, token = verify(rule, rows, nothing, None, None, seed, len(TOKENS))
         assert (accepted.item(), token.item()) == (0, draw(logits, [d]).item())
 

@@ -24,6 +24,7 @@ from tests.tiny import build
 PROMPT, SLOTS, TOKENS = (5, 6), 16, 3
 OPTIONS: dict[str, Any] = {"temperature": 1.6, "top_k": 3}
 RULES = (REJECTION, BLOCK)
+BROUGHT_IN = 99
 
 
 class DrawnDrafter(GuessDrafter):
@@ -55,9 +56,9 @@ class DrawnDrafter(GuessDrafter):
         return Drafts(list(depths), [None if k else [] for k in depths], compute)
 
 
-def law_of(model: Any) -> dict[tuple[int, int], float]:
+def law_of(model: Any, **more: Any) -> dict[tuple[int, int], float]:
     """The law of the first two tokens."""
-    params = SamplingParams(**OPTIONS)
+    params = SamplingParams(**OPTIONS, **more)
 
     def after(*ids: int) -> Any:
         return processed(np.array(model(mx.array([ids])))[0, -1], (), params)
@@ -71,11 +72,18 @@ def law_of(model: Any) -> dict[tuple[int, int], float]:
     }
 
 
-def fit(model: Any, drafter: GuessDrafter, law: dict[tuple[int, int], float], rule: str) -> float:
+def fit(
+    model: Any,
+    drafter: GuessDrafter,
+    law: dict[tuple[int, int], float],
+    rule: str,
+    batches: int = 20,
+    **more: Any,
+) -> float:
     """How well the first two tokens of many seeds fit their law."""
     step = DecodeStep(Target(model), SlotCaches(model, SLOTS), drafter)
     counts = dict.fromkeys(law, 0)
-    for batch in range(20):
+    for batch in range(batches):
         rows = [
             make_row(
                 PROMPT,
@@ -86,6 +94,7 @@ def fit(model: Any, drafter: GuessDrafter, law: dict[tuple[int, int], float], ru
                 ignore_eos=True,
                 acceptance=rule,
                 **OPTIONS,
+                **more,
             )
             for i in range(SLOTS)
         ]
@@ -118,6 +127,21 @@ def test_a_drafter_that_hands_over_another_q_is_caught(rule: str) -> None:
     law = law_of(model)
     ids, shares = known(law)
     assert fit(model, DrawnDrafter(ids, shares, shares[::-1].copy()), law, rule) < UNLIKELY
+
+
+@pytest.mark.parametrize("rule", [*RULES, "coupled"])
+def test_a_bias_is_part_of_the_law_that_drafts_are_held_against(rule: str) -> None:
+    """The likeliest token loses much, and one that top-k rules out comes in."""
+    model = build("llama", sharp=2.0)
+    plain = law_of(model)
+    likely = max(plain, key=lambda pair: plain[pair])
+    bias = {likely[0]: -2.0, BROUGHT_IN: 4.0}
+    law = law_of(model, logit_bias=bias)
+    far = sum(abs(law.get(pair, 0) - plain.get(pair, 0)) for pair in law | plain) / 2
+    assert far > 0.5  # so the plain law would be seen
+    assert any(BROUGHT_IN in pair for pair in law)
+    drafter = DrawnDrafter(*known(law))
+    assert fit(model, drafter, law, rule, batches=10, logit_bias=bias) > UNLIKELY
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -27,6 +27,15 @@ BAD: dict[str, tuple[str, list[Any]]] = {
     "presence_penalty": ("from -100 to 100", [-101, 101, NAN, -INF, -(10**400), "0", None]),
     "frequency_penalty": ("from -100 to 100", [-101, 101, NAN, INF, [], None]),
     "penalty_context": ("at least 1", [0, -5, 2.5, "20", None]),
+    "logit_bias": (
+        "a mapping of at most 300 token ids to numbers from -100 to 100",
+        [
+            *({5: bias} for bias in (100.5, -101, NAN, INF, 10**400, "1", None, True)),
+            *({token: 1} for token in (-1, 1.0, "5", None, True)),
+            *({2: 3}.items(), [5], 5, "5", dict.fromkeys(range(301), 1)),
+        ],
+    ),
+    "logprobs": ("from 0 to 20", [-1, 21, 1.0, "3", True, [], NAN]),
     "seed": (f"from 0 to {MAX_SEED}", [-1, MAX_SEED + 1, 1.5, "7", True]),
     "stop": ("", ["", [""], ["a", ""], [3], 5, None, {"a": 1}, b"x"]),
     "stop_token_ids": ("", [[-1], [1.5], ["2"], [True], 7, None, "7"]),
@@ -63,6 +72,8 @@ GOOD: dict[str, list[Any]] = {
     "presence_penalty": [-100, 0, 100.0],
     "frequency_penalty": [-2.5, 2.5],
     "penalty_context": [1, 10**6],
+    "logit_bias": [None, {0: -100, 5: 100.0}, dict.fromkeys(range(300), 0.5)],
+    "logprobs": [None, 0, 20],
     "seed": [None, 0, MAX_SEED],
     "ignore_eos": [True, False],
     "depth": [None, 0, MAX_DEPTH],
@@ -95,6 +106,24 @@ def test_parameters_do_not_change() -> None:
         params.seed = 3  # type: ignore[misc]
     assert params == SamplingParams.of({})
     assert len({params, SamplingParams(), SamplingParams(seed=1)}) == 2
+
+
+def test_a_bias_is_the_requests_own() -> None:
+    given = {7: 2, 3: -1.5}
+    params = SamplingParams(logit_bias=given)
+    given[7] = 50
+    assert params.logit_bias == {7: 2.0, 3: -1.5}
+    assert params == SamplingParams(logit_bias={3: -1.5, 7: 2}) != SamplingParams()
+    assert hash(params) == hash(SamplingParams())
+    assert SamplingParams(logit_bias={}) == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("options", "adjusts"),
+    [({}, False), ({"logit_bias": {1: 1}}, True), ({"presence_penalty": 1}, True)],
+)
+def test_what_changes_the_logits(options: dict[str, Any], adjusts: bool) -> None:
+    assert SamplingParams(**options).adjusts is adjusts
 
 
 def test_unknown_options_are_named_with_the_allowed_ones() -> None:

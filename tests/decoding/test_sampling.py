@@ -32,6 +32,7 @@ LAWS: dict[str, dict[str, Any]] = {
     "min_p": {"temperature": 1.3, "min_p": 0.15},
     "top_k": {"temperature": 1.0, "top_k": 4},
     "all": {"temperature": 1.2, "top_p": 0.95, "min_p": 0.05, "top_k": 6},
+    "bias": {"temperature": 1.1, "top_p": 0.9, "logit_bias": {0: 1.5, 4: -2, 9: 0.7, 5: -100}},
     "penalties": {
         "temperature": 0.9,
         "top_p": 0.9,
@@ -50,6 +51,8 @@ def random_logits(rows: int, size: int = SIZE, seed: int = 0, scale: float = 1.5
 def processed(logits: Any, tokens: tuple[int, ...], p: SamplingParams) -> Any:
     """The distribution in float64, written out from the definitions, in mlx-lm's order."""
     x = logits.astype(np.float64)
+    for token, bias in (p.logit_bias or {}).items():
+        x[token] += bias
     recent = tokens[-p.penalty_context :]
     for token in set(recent):
         x[token] = (

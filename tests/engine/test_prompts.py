@@ -13,6 +13,7 @@ from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.errors import InvalidRequest, MTPLXError
 from tests.engine.conftest import CONTEXT, PROBE, Start
 from tests.engine.gates import PATIENCE_S
+from tests.tiny import VOCABULARY
 
 BAD_PROMPTS: list[tuple[Any, str]] = [
     ("", "the prompt is empty"),
@@ -56,6 +57,13 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
     ("presence_penalty", 101),
     ("frequency_penalty", None),
     ("penalty_context", 0),
+    ("logit_bias", {5: 101}),
+    ("logit_bias", {"5": 1}),
+    ("logit_bias", {VOCABULARY: 1}),
+    ("logprobs", 21),
+    ("logprobs", True),
+    ("on_logprob", "print"),
+    ("on_logprob", print),
     ("seed", -1),
     ("seed", 2**64),
     ("stop", [""]),
@@ -70,6 +78,7 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
     ("depth", 17),
     ("acceptance", "rejected"),
     ("on_token", "print"),
+    ("hyper", 1),
     ("timeout", -1),
     ("timeout", float("nan")),
     ("timeout", "soon"),

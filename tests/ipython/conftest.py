@@ -71,18 +71,9 @@ def loaded(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Bench:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random llama that never ends by itself, as a folder to load."""
-    import mlx.core as mx
+    from tests.tiny import write_endless
 
-    from tests.tiny import END_ID, write
-
-    folder = tmp_path_factory.mktemp("models") / "tiny llama"
-    write("llama", folder, max_position_embeddings=100_000)
-    file = str(folder / "model.safetensors")
-    weights = dict(mx.load(file))
-    # The end token's logit is 0, and some other token's is always above that.
-    weights["lm_head.weight"][END_ID] = 0
-    mx.save_safetensors(file, weights, {"format": "mlx"})
-    return folder
+    return write_endless(tmp_path_factory.mktemp("models") / "tiny llama")
 
 
 @pytest.fixture

@@ -32,7 +32,9 @@ def tab(bench: Bench) -> Tab:
 def test_verbs(tab: Tab) -> None:
     assert tab("%mtplx ") == [f"%mtplx {verb}" for verb in options.VERBS]
     assert tab("%mtplx mo") == ["%mtplx models", "%mtplx mode"]
-    assert tab("for x in y:\n    g = %mtplx st") == ["for x in y:\n    g = %mtplx status"]
+    assert tab("for x in y:\n    g = %mtplx st") == [
+        f"for x in y:\n    g = %mtplx {verb}" for verb in ("status", "stop")
+    ]
 
 
 def test_options_of_a_cell(tab: Tab) -> None:
@@ -54,6 +56,9 @@ def test_options_of_verbs_are_their_own(tab: Tab) -> None:
     assert tab("%mtplx scheduler mtp_batch --w") == [
         "%mtplx scheduler mtp_batch --width",
         "%mtplx scheduler mtp_batch --wait-ms",
+    ]
+    assert tab("%mtplx serve --token x --") == [
+        f"%mtplx serve --token x {flag}" for flag in ("--host", "--port", "--no-auth", "--cors")
     ]
     assert tab("%mtplx bench --c") == ["%mtplx bench --clients"]
     assert tab("%mtplx verify --d") == ["%mtplx verify --depth", "%mtplx verify --draws"]

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtplx_kernel import options
+from mtplx_kernel.chat_command import COMMANDS
 from mtplx_kernel.decoding.params import SamplingParams
 from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.serve_options import SERVE_OPTIONS, serve_settings
 from mtplx_kernel.words import split_prompt, split_words, unescape
 
 
@@ -36,7 +38,7 @@ def test_every_option_is_read() -> None:
         "--mode ar --max-tokens 5 --temperature 0.5 --top-p 0.9 --top-k 4 --min-p 0.1 --seed 7 "
         "--depth 3 --acceptance block --stop 'a b' --stop \\n\\n --repetition-penalty 1.1 "
         "--presence-penalty -0.5 --frequency-penalty=.25 --system 'Be brief.' --vars a,b --vars c "
-        "--out result --markdown --quiet --batch --samples 3 --priority 2"
+        "--logprobs 2 --out result --markdown --quiet --batch --samples 3 --priority 2"
     )
     assert found.sampling == {
         "mode": "ar",
@@ -52,6 +54,7 @@ def test_every_option_is_read() -> None:
         "repetition_penalty": 1.1,
         "presence_penalty": -0.5,
         "frequency_penalty": 0.25,
+        "logprobs": 2,
     }
     assert (found.system, found.variables, found.out) == ("Be brief.", ("a", "b", "c"), "result")
     assert (found.markdown, found.quiet, found.raw, found.chat) == (True, True, False, False)
@@ -70,6 +73,7 @@ def test_every_sampling_option_is_a_sampling_parameter() -> None:
         ("--top-k x", "--top-k must be a whole number at least 0, not 'x'"),
         ("--top-p 3", "--top-p must be a number above 0 and at most 1, not 3.0"),
         ("--temperature nan", "--temperature must be a number from 0 to 100, not nan"),
+        ("--logprobs 21", "--logprobs must be a whole number from 0 to 20, not 21"),
         ("--max-tokens 0", "--max-tokens must be a whole number at least 1, not 0"),
         ("--mode fast", "--mode must be one of mtp, ar, not 'fast'"),
         (
@@ -224,6 +228,24 @@ def test_the_page_of_the_magics_names_them_too() -> None:
         assert f"`%mtplx {verb.usage}`".replace("|", "\\|") in page
     for option in (*options.REQUEST_OPTIONS, *options.LOAD_OPTIONS):
         assert f"`{option.flag} {option.metavar}".strip() + "`" in page, option.flag
+
+
+def test_the_page_of_the_endpoint_names_its_options() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "endpoint.md").read_text()
+    for option in SERVE_OPTIONS:
+        assert f"`{option.flag} {option.metavar}".strip() + "`" in page, option.flag
+    for verb in COMMANDS.values():
+        usage = verb.usage.replace("|", "\\|")
+        assert f"| `{usage}` |" in page
+
+
+def test_the_options_of_serve_become_those_of_an_endpoint() -> None:
+    found, _ = options.read_words(
+        "serve", split_words("--cors http://a:1,http://b --port 8 --cors http://c")
+    )
+    assert serve_settings(found) == {"cors": ("http://a:1", "http://b", "http://c"), "port": 8}
+    assert serve_settings({"token": "x"}) == {"token": "x"}
+    assert serve_settings({"no_auth": True}) == {"token": False}
 
 
 def test_the_page_of_the_checks_names_their_options() -> None:

@@ -128,7 +128,7 @@ def check_command_line(words: list[str]) -> None:
     # Only read: the commands fetch models and take minutes.
     command, *rest = words
     given, plain = read_options(COMMANDS[command].verb.options, rest)
-    assert len(plain) == COMMANDS[command].words
+    assert 0 <= len(plain) - COMMANDS[command].words <= COMMANDS[command].more
     assert all(value not in ("", None) for value in given.values())
 
 

@@ -1,0 +1,1 @@
+"""The engine as an endpoint that speaks OpenAI's API over HTTP."""

@@ -1,0 +1,90 @@
+"""OpenAI's own Python client, unchanged, over a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from mtplx_kernel.engine.engine import Engine
+from mtplx_kernel.server.thread import serve
+from tests.engine.conftest import PROBE
+from tests.server.site import HELLO, MODEL
+from tests.server.wire import TOKEN
+
+
+@pytest.fixture(scope="module")
+def client(served: Engine) -> Iterator[openai.OpenAI]:
+    with (
+        serve(lambda: served, token=TOKEN) as endpoint,
+        openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key=TOKEN, max_retries=0) as opened,
+    ):
+        yield opened
+
+
+def test_it_lists_the_models(client: openai.OpenAI) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.object, model.owned_by) == (MODEL, "model", "mtplx-kernel")
+    assert client.models.retrieve(MODEL) == model
+
+
+def test_it_chats(client: openai.OpenAI, served: Engine) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hello"}],
+        max_completion_tokens=12,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+        extra_body={"generation_mode": "ar", "include_stats": True},
+    )
+    (choice,) = answer.choices
+    assert choice.message.content == served.generate(HELLO, max_tokens=12).text
+    assert choice.finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 12
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    assert {len(token.top_logprobs) for token in choice.logprobs.content} == {2}
+    assert answer.model_extra is not None
+    assert answer.model_extra["mtplx"]["choices"][0]["generation_mode"] == "ar"
+
+
+def test_it_streams(client: openai.OpenAI, served: Engine) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hello"}],
+        max_completion_tokens=12,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    *chunks, last = list(stream)
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert said == served.generate(HELLO, max_tokens=12).text
+    assert (last.choices, last.usage and last.usage.completion_tokens) == ([], 12)
+
+
+def test_it_completes(client: openai.OpenAI, served: Engine) -> None:
+    answer = client.completions.create(
+        model=MODEL, prompt=PROBE, max_tokens=12, temperature=0, logprobs=2
+    )
+    expected = served.generate(PROBE, max_tokens=12, logprobs=2)
+    assert answer.choices[0].text == expected.text
+    assert expected.logprobs is not None
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs.token_logprobs == pytest.approx(
+        [token.logprob for token in expected.logprobs]
+    )
+
+
+def test_it_raises_its_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model=MODEL, prompt="a", n=9)
+    assert (caught.value.param, caught.value.type) == ("n", "invalid_request_error")
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.completions.create(model="gpt-9", prompt="a")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
