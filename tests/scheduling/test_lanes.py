@@ -52,3 +52,11 @@ def test_equal_and_unmeasured_lanes_stay_and_others_do_not_count() -> None:
 
 def test_other_widths_can_be_installed() -> None:
     assert Lanes(5, installed=(3, 8)).widths == (1, 3, 5)
+
+
+def test_what_is_measured_later_counts_from_then_on() -> None:
+    throughput = {1: 10.0}
+    lanes = Lanes(4, throughput)
+    assert (lanes.widths, lanes.dropped, lanes.limit) == ((1, 2, 4), (), 4)
+    throughput[4] = 9.0
+    assert (lanes.widths, lanes.dropped, lanes.limit) == ((1, 2), (4,), 2)
