@@ -79,8 +79,9 @@ DISTILL_OPTIONS = (
     Option("--batch", _count, "N", "rows of a training step"),
     Option("--writing-batch", _count, "N", "conversations that the model writes at once"),
     Option("--seed", _seed, "N", "of what is random"),
+    Option("--from", str, "HEAD", "train on a head of this model, with its draft vocabulary"),
 )
-DISTILL_NAMES = {"batch": "rows", "writing_batch": "writing_rows"}
+DISTILL_NAMES = {"batch": "rows", "writing_batch": "writing_rows", "from": "begin"}
 """Options that distillation calls otherwise."""
 
 PICTURE = Option("--picture", Path, "FILE", "also write the picture, as a PNG")

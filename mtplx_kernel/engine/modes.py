@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel.decoding.step import Outcome
+from mtplx_kernel.engine.fit import LANES
 from mtplx_kernel.engine.jobs import Job
+from mtplx_kernel.engine.request import cause
 from mtplx_kernel.engine.timeline import CohortRecord, Timeline
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.scheduling.modes import make_policy
@@ -62,6 +64,8 @@ class Modes:
         self._cohort: CohortRecord | None = None
         self._members: set[str] = set()
         self._tallies: dict[str, Tally] = {}
+        self._throughput: dict[int, float] = {}
+        self._unmeasured: list[int] = []
         self._name, self._settings = SchedulerMode(scheduler), dict(settings)
         self.options = SchedulerOptions.of(scheduler, settings)
         self.machine = self._machine(self._name, self.options)
@@ -88,12 +92,31 @@ class Modes:
         self.relay.switch(policy)
         self._name, self._settings = name, wished
         self.options, self.machine = options, machine
+        if name not in BATCHED:
+            self._unmeasured.clear()
         self._tallies[name] = Tally()
         for job in self._runner.jobs:
             if not job.admitted:
                 window = job.handle.window
                 window.scheduler_mode, window.scheduler_policy = policy.name, policy.rule
         return str(name)
+
+    def settle(self) -> bool:
+        """While nothing runs, measure a lane that a switch under load left unmeasured.
+
+        Returns
+        -------
+        bool
+            Whether there was one.
+        """
+        if not self._unmeasured:
+            return False
+        try:
+            self._measure(self._unmeasured.pop(0))
+        except Exception as error:  # nobody waits for it who could be told
+            self._unmeasured.clear()
+            self.failed(f"lanes could not be measured: {cause(error)}")
+        return True
 
     def joined(self, quantum: Prefill | Decode, jobs: Sequence[Job]) -> None:
         """Note who runs together."""
@@ -167,7 +190,7 @@ class Modes:
                 cohort.members.append(request_id)
 
     def _machine(self, mode: SchedulerMode, options: SchedulerOptions) -> Machine:
-        """What the mode may know; the cost of batches is measured for the modes that batch."""
+        """What the mode may know; what batches cost is measured for the modes that batch."""
         runner = self._runner
         known = Machine(chunk=PREFILL_CHUNK[runner.loaded.facts.device], fits=runner.memory.fits)
         if mode in ONE_ROW:
@@ -178,8 +201,16 @@ class Modes:
             return known
         if runner.unbatched is not None:
             raise self._refusal(mode, runner.unbatched, "serial, cooperative, hyper")
-        runner.measure_width(options.width)
-        return replace(known, throughput=runner.fit.throughput)
+        widths = [*(n for n in LANES if n < options.width), options.width]
+        if len(runner.jobs):
+            self._unmeasured = widths  # what runs must not stand still meanwhile
+        else:
+            self._measure(options.width)
+        return replace(known, throughput=self._throughput)
+
+    def _measure(self, width: int) -> None:
+        self._runner.measure_width(width)
+        self._throughput.update(self._runner.fit.throughput)
 
     def _refusal(self, mode: SchedulerMode, reason: str, allowed: str) -> InvalidRequest:
         name = self._runner.loaded.facts.name

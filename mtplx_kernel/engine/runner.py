@@ -167,7 +167,7 @@ class Runner:
         policy = self.modes.relay.running
         quantum = self.modes.relay.next(self._clock())
         if quantum is None:
-            return math.inf
+            return 0.0 if self.modes.settle() else math.inf
         if isinstance(quantum, Wait):
             pause = max(0.0, quantum.until - self._clock())
             return min(pause, SLICE_S) if self.jobs.polled else pause

@@ -11,6 +11,9 @@ from mtplx_kernel.scheduling.options import SchedulerOptions
 from mtplx_kernel.scheduling.pace import SMALLEST_CHUNK, Pace
 from mtplx_kernel.scheduling.policy import Arrival, Decode, Machine, Prefill, Quantum, Ran
 
+MOST_GAPS = 2.0
+"""Gaps that a prompt's chunk may take at once, where cycles give several tokens."""
+
 
 class Batch:
     """The rows under way. Prefill and decode take turns, so running rows keep their pace.
@@ -171,9 +174,10 @@ class Batch:
     def _chunk(self) -> int:
         """Prompt tokens between two cycles, so that the mean gap between tokens is the target.
 
-        The tokens of one cycle come together: as many as they are, as long may the gap before be.
+        The tokens of one cycle come together, and so may the gaps before them: two at most, since
+        whoever reads along sees each pause.
         """
-        return self._pace.chunk(cycles=1, gaps=self._pace.burst)
+        return self._pace.chunk(cycles=1, gaps=min(self._pace.burst, MOST_GAPS))
 
     def _longest(self, ids: Sequence[str]) -> int:
         return max(self._left[i] for i in ids)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 INSTALLED = (1, 2, 4, 8, 16, 32)
+PAYS = 0.9
+"""A lane stays that gives this share of a narrower one's rows a second: measurements differ by as
+much, and rows that run at once wait less."""
 
 
 class Lanes:
@@ -18,16 +21,10 @@ class Lanes:
     limit
         Most rows wanted; a lane of its own.
     throughput
-        By lane: rows a second, where it was measured.
+        By lane: rows a second, where it was measured. It is read at each question, so what is
+        measured later counts from then on.
     installed
         Widths to choose from.
-
-    Attributes
-    ----------
-    widths
-        The lanes, the narrowest first.
-    dropped
-        Lanes that give fewer rows a second than a narrower one.
     """
 
     def __init__(
@@ -36,17 +33,25 @@ class Lanes:
         throughput: Mapping[int, float] | None = None,
         installed: Sequence[int] = INSTALLED,
     ) -> None:
-        measured = throughput or {}
-        wanted = sorted({1, limit, *(width for width in installed if width < limit)})
-        best = 0.0
-        kept = []
-        for width in wanted:
-            rows = measured.get(width, best)
-            if rows >= best:
+        self._wanted = sorted({1, limit, *(width for width in installed if width < limit)})
+        self._throughput = {} if throughput is None else throughput
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The lanes, the narrowest first."""
+        best, kept = 0.0, []
+        for width in self._wanted:
+            rows = self._throughput.get(width, best)
+            if rows >= PAYS * best:
                 kept.append(width)
             best = max(best, rows)
-        self.widths = tuple(kept)
-        self.dropped = tuple(width for width in wanted if width not in kept)
+        return tuple(kept)
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """Lanes that give clearly fewer rows a second than a narrower one."""
+        kept = self.widths
+        return tuple(width for width in self._wanted if width not in kept)
 
     @property
     def limit(self) -> int:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from mtplx_kernel.scheduling.policy import Machine
 
-SMALLEST_CHUNK = 16
+FIRST_CHUNK = 16
+"""Prompt tokens of a quantum that others wait for, before anything was measured."""
+SMALLEST_CHUNK = 8
 """Prompt tokens of a quantum at least: with fewer, a prompt would take for ever."""
 
 GUESSED_WORTH = 1 / 16
 """Decoded tokens that a prompt token costs as much as, until both are measured."""
 
 
-MOST_FIXED = 0.9
-"""Most of a chunk's time that is taken to be fixed: no token is free."""
-
-UNLIKE = 0.25
-"""Chunks that differ by this share of their size tell fixed costs from those of each token."""
+UNLIKE = 2
+"""Two chunks, one after the other, tell fixed costs from those of each token if one is so many
+times as long. Where sizes differ less it may be the growing text that made one dearer."""
+MOST_FIXED = 64
+"""Prompt tokens that what a chunk costs whatever its size may be worth."""
+SAFETY = 2.0
+"""Mean deviations from what was expected that a gap leaves room for."""
 
 
 class Pace:
     """Learns what prompt tokens and decode cycles cost, each new measurement counting half.
 
-    A chunk costs something whatever its size, and something for each token. Until chunks of unlike
-    sizes were measured all is taken to be for the tokens, so the first ones are rather too small.
+    A chunk costs as much as its tokens and some tokens more, whatever its size. Until chunks of
+    unlike sizes were measured those are taken to be none, so the first ones are rather too small.
 
     Parameters
     ----------
@@ -38,10 +42,11 @@ class Pace:
         self._cycle: float | None = None
         self._decoded: float | None = None
         self._burst: float | None = None
-        # Means of tokens, seconds, tokens squared, tokens times seconds; over chunks.
-        self._means: tuple[float, ...] | None = None
         self._fixed = 0.0
         self._prompt: float | None = None
+        self._last: tuple[int, float] | None = None
+        # Mean deviations of a cycle and of a chunk from what was expected, in seconds.
+        self._uneven_cycle = self._uneven_chunk = 0.0
 
     @property
     def cycle(self) -> float:
@@ -65,15 +70,16 @@ class Pace:
         """
         if cycles == 0:
             return self._most
-        smallest = min(SMALLEST_CHUNK, self._most)
         if self._prompt is None:
-            return smallest
-        room = gaps * self._gap - cycles * self.cycle - self._fixed
-        return max(smallest, min(self._most, int(room / self._prompt)))
+            return min(FIRST_CHUNK, self._most)
+        uneven = SAFETY * (self._uneven_chunk + cycles * self._uneven_cycle)
+        room = gaps * self._gap - cycles * self.cycle - uneven
+        fitting = int(room / self._prompt - self._fixed)
+        return min(self._most, max(SMALLEST_CHUNK, fitting))
 
     def prefill_seconds(self, tokens: int, chunks: int) -> float:
         """How long so many prompt tokens take, in so many chunks; 0 until some were measured."""
-        return chunks * self._fixed + tokens * (self._prompt or 0.0)
+        return (tokens + chunks * self._fixed) * (self._prompt or 0.0)
 
     def worth(self, tokens: int, seconds: float) -> float:
         """How many decoded tokens cost as much as a chunk.
@@ -90,22 +96,37 @@ class Pace:
         return min(self.prefill_seconds(tokens, 1), seconds) / self._decoded
 
     def prefilled(self, tokens: int, seconds: float) -> None:
-        """Learn from a chunk of so many tokens, padding included, by least squares."""
-        new = (tokens, seconds, tokens * tokens, tokens * seconds)
-        old = new if self._means is None else self._means
-        self._means = tuple(map(_mean, old, new))
-        size, time, squared, product = self._means
-        spread = squared - size * size
-        if spread > (UNLIKE * size) ** 2:
-            self._fixed = time - size * (product - size * time) / spread
-        self._fixed = min(max(self._fixed, 0.0), MOST_FIXED * time)
-        self._prompt = (time - self._fixed) / size
+        """Learn from a chunk of so many tokens, padding included."""
+        if self._prompt is not None:
+            off = abs(seconds - self.prefill_seconds(tokens, 1))
+            self._uneven_chunk = _mean(self._uneven_chunk, off)
+        if self._told_apart(tokens, seconds):
+            self._prompt = seconds / (tokens + self._fixed)
+            self._uneven_chunk = 0.0
+        else:
+            self._prompt = _mean(self._prompt, seconds / (tokens + self._fixed))
+        self._last = tokens, seconds
 
     def cycled(self, tokens: int, seconds: float, rows: int = 1) -> None:
         """Learn from a decode cycle that gave so many tokens to so many rows."""
+        if self._cycle is not None:
+            self._uneven_cycle = _mean(self._uneven_cycle, abs(seconds - self._cycle))
         self._cycle = _mean(self._cycle, seconds)
         self._decoded = _mean(self._decoded, seconds / max(tokens, 1))
         self._burst = _mean(self._burst, max(tokens / rows, 1.0))
+
+    def _told_apart(self, tokens: int, seconds: float) -> bool:
+        """Learn the fixed costs from this chunk and the one before; whether they tell them."""
+        if self._last is None:
+            return False
+        before, took = self._last
+        if max(before, tokens) < UNLIKE * min(before, tokens):
+            return False
+        each = (seconds - took) / (tokens - before)
+        if each <= 0:
+            return False  # something else took the time of the smaller one
+        self._fixed = min(max(seconds / each - tokens, 0.0), MOST_FIXED)
+        return True
 
 
 def _mean(old: float | None, new: float) -> float:

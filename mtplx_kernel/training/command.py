@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         seed=chosen.seed,
         cache_gb=chosen.cache_gb,
         judged=chosen.judged,
+        begin=chosen.begin,
     )
     try:
         if chosen.probe:
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=known.seed)
     parser.add_argument("--cache-gb", type=float, help="memory for the base's states")
     parser.add_argument("--judged", type=int, default=known.judged, help="prompts a domain")
+    parser.add_argument("--from", dest="begin", help="a head to train on")
     parser.add_argument("--probe", action="store_true", help="only measure speed and memory")
     return parser
 

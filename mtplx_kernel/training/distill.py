@@ -29,7 +29,15 @@ from mtplx_kernel.training.evaluate import Evaluation, answer, evaluate
 from mtplx_kernel.training.features import Features
 from mtplx_kernel.training.heldout import DOMAINS, HELD_OUT
 from mtplx_kernel.training.roles import Roles, find_roles
-from mtplx_kernel.training.text import Text, frequent, joined, read_text, save_text, write_text
+from mtplx_kernel.training.text import (
+    Text,
+    covered,
+    frequent,
+    joined,
+    read_text,
+    save_text,
+    write_text,
+)
 from mtplx_kernel.training.train import Interrupted, Plan, train
 
 GIB = 2**30
@@ -68,6 +76,9 @@ class Options:
         Held-out prompts a domain; 0 does not judge.
     temperatures
         At which the head is judged.
+    begin
+        Path of a head to train on, which keeps its draft vocabulary; None begins with a copy of
+        the model's last layer.
     """
 
     tokens: int = 24_000_000
@@ -83,6 +94,7 @@ class Options:
     cache_gb: float | None = None
     judged: int = 9
     temperatures: tuple[float, ...] = (0.0, 0.8)
+    begin: str | None = None
 
     def lasting(self) -> dict[str, Any]:
         """The settings that must stay the same when a folder is used again."""
@@ -116,6 +128,8 @@ def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
     KeyboardInterrupt
         If it was interrupted; the same call goes on from there.
     """
+    if options.begin is not None:
+        _file(options.begin)  # before anything is written
     out.mkdir(parents=True, exist_ok=True)
     _claim(out, {"model": model.name, **options.lasting()})
     with _stop_requests() as asked:
@@ -125,10 +139,10 @@ def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
         metrics: dict[str, Any] = {"model": model.name, "options": asdict(options)}
         text = _text(base, roles, out / "data.safetensors", options, asked)
         metrics["text"] = text.figures
-        columns = min(options.draft_vocab, base.target.vocabulary)
-        ids, covered = frequent(text, base.target.vocabulary, columns)
-        metrics["draft_vocabulary"] = {"ids": columns, "covers": round(covered, 4)}
-        head = new_head(base, mx.array(ids), options.seed)
+        head = _first(base, text, options)
+        columns = head.vocabulary.size
+        share = covered(text, base.target.vocabulary, head.vocabulary)
+        metrics["draft_vocabulary"] = {"ids": columns, "covers": round(share, 4)}
         base.target.tap(head.taps)
         metrics["training"] = _train(base, head, text, out, options, asked)
         path = out / "head.safetensors"
@@ -160,6 +174,26 @@ def _text(base: Base, roles: Roles | None, path: Path, options: Options, asked: 
     mx.clear_cache()
     _say(f"wrote {text.figures}, {text.figures['tokens_written'] / seconds:.0f} tokens/s")
     return text
+
+
+def _first(base: Base, text: Text, options: Options) -> DistilledHead:
+    """The head that training begins with."""
+    if options.begin is None:
+        columns = min(options.draft_vocab, base.target.vocabulary)
+        ids = frequent(text, base.target.vocabulary, columns)
+        return new_head(base, mx.array(ids), options.seed)
+    head = load_head(base, _file(options.begin))
+    head.set_dtype(mx.float32)
+    mx.eval(head.parameters())
+    return head
+
+
+def _file(begin: str) -> Path:
+    path = Path(begin)
+    path = path / "head.safetensors" if path.is_dir() else path
+    if not path.is_file():
+        raise InvalidRequest(f"there is no head to begin with at {path}")
+    return path
 
 
 def _train(

@@ -19,7 +19,7 @@ from mtplx_kernel.training.optimiser import Rates, fresh
 from mtplx_kernel.training.roles import find_roles
 from mtplx_kernel.training.rollout import roll
 from mtplx_kernel.training.step import Step
-from mtplx_kernel.training.text import Text, frequent
+from mtplx_kernel.training.text import Text, covered, frequent
 from mtplx_kernel.training.train import flatten
 
 WRITING_TIMES = (1, 2)
@@ -36,8 +36,9 @@ def probe(model: Path, options: Options) -> None:
         text = _write(base, times * writing_rows(base, options), options)
         mx.clear_cache()
     assert text is not None
-    ids, covered = frequent(text, base.target.vocabulary, options.draft_vocab)
-    print(f"draft vocabulary covers {covered:.3f} of {int(text.sampled.sum())} answer tokens")
+    ids = frequent(text, base.target.vocabulary, options.draft_vocab)
+    share = covered(text, base.target.vocabulary, ids)
+    print(f"draft vocabulary covers {share:.3f} of {int(text.sampled.sum())} answer tokens")
     head = new_head(base, mx.array(ids), options.seed)
     base.target.tap(head.taps)
     for share in TRAINING_SHARES:

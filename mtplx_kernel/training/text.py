@@ -128,17 +128,20 @@ def joined(text: Text, length: int) -> Text:
     return Text(tokens, sampled, text.figures)
 
 
-def frequent(text: Text, vocabulary: int, columns: int) -> tuple[Any, float]:
-    """The ids most frequent in answers, and the share of answers that they cover.
+def frequent(text: Text, vocabulary: int, columns: int) -> Any:
+    """The ids most frequent in answers, int32 NumPy array of shape (columns,), ordered by that."""
+    order = np.argsort(-_counts(text, vocabulary), kind="stable")[:columns]
+    return order.astype(np.int32)
 
-    Returns
-    -------
-    tuple
-        int32 NumPy array of shape (columns,), the most frequent first; a number.
-    """
-    counts = np.bincount(text.tokens[text.sampled == 1], minlength=vocabulary)[:vocabulary]
-    order = np.argsort(-counts, kind="stable")[:columns]
-    return order.astype(np.int32), float(counts[order].sum() / max(1, counts.sum()))
+
+def covered(text: Text, vocabulary: int, ids: Any) -> float:
+    """The share of answers' tokens that are among the ids."""
+    counts = _counts(text, vocabulary)
+    return float(counts[np.asarray(ids)].sum() / max(1, counts.sum()))
+
+
+def _counts(text: Text, vocabulary: int) -> Any:
+    return np.bincount(text.tokens[text.sampled == 1], minlength=vocabulary)[:vocabulary]
 
 
 def save_text(path: Path, text: Text) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,17 @@ from mtplx_kernel.decoding.fitting import (
 )
 from mtplx_kernel.decoding.step import DecodeStep
 from mtplx_kernel.engine import fit as fit_module
+from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.engine.fit import fit, measure_width
+from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.models import measured
 from mtplx_kernel.models.load import LoadedModel, load
 from mtplx_kernel.models.measured import Tuned
 from mtplx_kernel.models.target import Target
 from tests.decoding.heads import TrueHead
 from tests.decoding.rows import make_row, run
-from tests.engine.conftest import Start
+from tests.engine.conftest import PROBE, Start
+from tests.engine.gates import on_owner
 
 
 def test_a_tuned_depth_needs_no_kept_measurement(
@@ -120,6 +125,48 @@ def test_a_drafter_takes_new_costs(measuring: list[int], loaded: LoadedModel) ->
     wider = measure_width(loaded, found, 2)
     drafter.costs = wider.costs
     assert drafter.costs == wider.costs != found.costs
+
+
+def switch_at(engine: Engine, token: int, width: int) -> Callable[[int, str], None]:
+    """A token callback that switches to ar_batch while its request runs."""
+    runner, seen = on_owner(engine, lambda runner: runner), list[int]()
+
+    def on_token(said: int, _: str) -> None:
+        seen.append(said)
+        if len(seen) == token:
+            runner.modes.switch("ar_batch", {"width": width})
+
+    return on_token
+
+
+def test_what_runs_does_not_stand_still_while_lanes_are_measured(
+    measuring: list[int], start: Start
+) -> None:
+    engine = start()
+    switch, before = switch_at(engine, 2, width=6), list[list[int]]()
+
+    def on_token(said: int, text: str) -> None:
+        switch(said, text)
+        before.append(list(measuring))
+
+    engine.generate(PROBE, max_tokens=5, ignore_eos=True, on_token=on_token)
+    assert before == [[]] * 5
+    while not on_owner(engine, lambda runner: 8 in runner.modes.machine.throughput):
+        pass  # with nothing left to run, lane after lane
+    assert measuring == [2, 4, 8]
+    assert on_owner(engine, lambda runner: runner.run_next()) == math.inf
+
+
+def test_lanes_that_cannot_be_measured_later_leave_the_engine_alive(
+    measuring: list[int], start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ModelUnusable("the head does not run")
+
+    engine = start()
+    monkeypatch.setattr(fit_module, "measure_lane", broken)
+    engine.generate(PROBE, max_tokens=5, ignore_eos=True, on_token=switch_at(engine, 2, width=4))
+    assert engine.generate(PROBE, max_tokens=3).stats.scheduler_mode == "ar_batch"
 
 
 def test_measuring_leaves_other_caches_alone(loaded: LoadedModel) -> None:

@@ -180,7 +180,8 @@ def test_cancels_at_every_stage_leave_the_others(
 def test_a_failed_forward_ends_its_rows_only(
     modal: Engine, expected: list[Generation], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    modal.configure(scheduler=mode, **SETTINGS[mode])
+    alone = {"prefill_cap": 1} if "width" in SETTINGS[mode] and mode != "cooperative" else {}
+    modal.configure(scheduler=mode, **SETTINGS[mode], **alone)
     runner = modal._owner.runner
     assert runner is not None
     forward = runner.step.target.forward

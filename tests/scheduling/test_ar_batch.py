@@ -102,9 +102,9 @@ def test_where_the_gap_is_small_the_oldest_prompt_has_it() -> None:
     assert run(policy) == Decode(("a",), again=True)
     for name in "pq":
         policy.arrive(Arrival(name, 100), 0.0)
-    assert run(policy, 84) == Prefill(("p",), (16,))
+    assert run(policy, 92, 92) == Prefill(("p", "q"), (8, 8))
     assert run(policy) == Decode(("a",), again=False)
-    assert run(policy, 68) == Prefill(("p",), (16,))
+    assert run(policy, 84) == Prefill(("p",), (8,))
 
 
 def test_who_could_not_run_at_once_stays_in_the_queue() -> None:

@@ -111,7 +111,7 @@ def test_a_chunk_is_never_below_the_smallest() -> None:
         q.tokens for q in (run(policy, 0.0, left=300) for _ in range(30)) if type(q) is Prefill
     ]
     assert len(chunks) >= 3
-    assert set(chunks) == {(16,)}
+    assert (chunks[0], set(chunks[1:])) == ((16,), {(8,)})
 
 
 def test_a_prompt_out_of_the_prefix_cache_does_not_make_tokens_look_cheap() -> None:

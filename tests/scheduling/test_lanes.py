@@ -36,14 +36,19 @@ def test_what_fits_in_no_lane_is_an_error(rows: int) -> None:
 
 
 def test_a_lane_that_is_slower_than_a_narrower_one_is_dropped() -> None:
-    lanes = Lanes(16, {1: 10.0, 2: 19.0, 4: 30.0, 8: 29.0, 16: 40.0})
+    lanes = Lanes(16, {1: 10.0, 2: 19.0, 4: 30.0, 8: 26.0, 16: 40.0})
     assert (lanes.widths, lanes.dropped) == ((1, 2, 4, 16), (8,))
     assert lanes.lane_for_width(5) == 16
 
 
 def test_if_the_widest_do_not_pay_batches_are_narrower() -> None:
-    lanes = Lanes(16, {1: 10.0, 2: 19.0, 8: 12.0, 16: 18.0})
+    lanes = Lanes(16, {1: 10.0, 2: 19.0, 8: 12.0, 16: 17.0})
     assert (lanes.widths, lanes.dropped, lanes.limit) == ((1, 2, 4), (8, 16), 4)
+
+
+def test_what_may_be_a_measurement_s_error_drops_no_lane() -> None:
+    assert Lanes(4, {1: 10.0, 2: 9.5, 4: 9.0}).widths == (1, 2, 4)
+    assert Lanes(4, {1: 10.0, 2: 9.5, 4: 8.9}).widths == (1, 2)
 
 
 def test_equal_and_unmeasured_lanes_stay_and_others_do_not_count() -> None:
@@ -52,3 +57,11 @@ def test_equal_and_unmeasured_lanes_stay_and_others_do_not_count() -> None:
 
 def test_other_widths_can_be_installed() -> None:
     assert Lanes(5, installed=(3, 8)).widths == (1, 3, 5)
+
+
+def test_what_is_measured_later_counts_from_then_on() -> None:
+    throughput = {1: 10.0}
+    lanes = Lanes(4, throughput)
+    assert (lanes.widths, lanes.dropped, lanes.limit) == ((1, 2, 4), (), 4)
+    throughput[4] = 8.0
+    assert (lanes.widths, lanes.dropped, lanes.limit) == ((1, 2), (4,), 2)

@@ -21,7 +21,7 @@ def test_a_chunk_fills_what_cycles_leave_of_the_gap() -> None:
     pace.prefilled(128, 0.25)
     pace.cycled(4, 0.0625)
     # A cycle takes the time of 32 prompt tokens, and the gap holds 128.
-    assert [pace.chunk(n) for n in range(6)] == [128, 96, 64, 32, 16, 16]
+    assert [pace.chunk(n) for n in range(6)] == [128, 96, 64, 32, 8, 8]
 
 
 def test_new_measurements_count_half() -> None:
@@ -46,12 +46,34 @@ def test_fixed_costs_are_told_from_those_of_each_token() -> None:
     assert pace.prefill_seconds(100, 3) == pytest.approx(3 * 0.04 + 100 * 0.002)
 
 
-def test_a_chunk_that_took_long_for_another_reason_does_not_make_tokens_free() -> None:
+def test_a_chunk_that_took_long_for_another_reason_tells_nothing_of_fixed_costs() -> None:
     pace = Pace(MACHINE, 200)
-    pace.prefilled(128, 0.2)
-    pace.prefilled(16, 0.9)  # fewer tokens, more time
-    assert pace.prefill_seconds(72, 1) == pytest.approx(0.55)  # the mean of both
-    assert pace.prefill_seconds(144, 1) > 0.59
+    pace.prefilled(128, 0.128)
+    pace.prefilled(16, 0.160)  # fewer tokens, more time
+    assert pace.prefill_seconds(10, 9) == pytest.approx(10 * (0.001 + 0.010) / 2)
+
+
+def test_a_text_that_grows_makes_all_of_a_chunk_dearer() -> None:
+    """Chunks shrink as they are sized to take the same time: no sign that only fixed costs grew."""
+    pace = Pace(Machine(chunk=512), 200)
+    pace.cycled(1, 0.05)
+    gaps = []
+    for n in range(60):
+        chunk = pace.chunk(cycles=1)
+        seconds = (20 + chunk) * 0.0005 * (1 + n / 20)
+        gaps.append(0.05 + seconds)
+        pace.prefilled(chunk, seconds)
+    assert max(gaps[5:]) < 0.2
+    assert min(gaps[5:]) > 0.18
+
+
+def test_uneven_cycles_leave_room_for_the_longer_ones() -> None:
+    pace = Pace(Machine(chunk=512), 200)
+    pace.prefilled(100, 0.1)
+    for n in range(40):
+        pace.cycled(1, 0.06 if n % 2 else 0.10)
+    chunk = pace.chunk(cycles=1)
+    assert 0.16 < 0.10 + chunk * 0.001 < 0.2
 
 
 def test_tokens_that_come_together_may_be_waited_for_together() -> None:

@@ -19,7 +19,7 @@ from mtplx_kernel.training.features import Features, pack, unpack
 from mtplx_kernel.training.optimiser import Rates, fresh, orthogonal, update
 from mtplx_kernel.training.rollout import Start, roll
 from mtplx_kernel.training.step import Step
-from mtplx_kernel.training.text import Text, frequent
+from mtplx_kernel.training.text import Text, covered, frequent
 from mtplx_kernel.training.train import Interrupted, Plan, flatten, heat, train
 from tests import tiny
 from tests.training.conftest import COLUMNS
@@ -174,9 +174,10 @@ def test_the_schedule() -> None:
 def test_the_most_frequent_ids_of_answers_come_first() -> None:
     tokens = np.array([[5, 5, 5, 2, 2, 9, 9, 9, 9]], np.int32)
     sampled = np.array([[1, 1, 1, 1, 1, 1, 0, 0, 0]], np.uint8)
-    ids, covered = frequent(Text(tokens, sampled, {}), 12, 2)
-    assert ids.tolist() == [5, 2]
-    assert covered == pytest.approx(5 / 6)
+    text = Text(tokens, sampled, {})
+    assert frequent(text, 12, 2).tolist() == [5, 2]
+    assert covered(text, 12, [2, 5]) == pytest.approx(5 / 6)
+    assert covered(text, 12, [9]) == pytest.approx(1 / 6)
 
 
 OPTIONS = Options(
@@ -198,6 +199,38 @@ def test_from_a_model_folder_to_a_head(tmp_path: Path) -> None:
     assert [(e["temperature"], e["columns"]) for e in again["evaluation"]] == [(0.8, 100)]
     assert (out / "data.safetensors").stat().st_mtime_ns == written
     assert "| 0.8 | 100 |" in (out / "README.md").read_text()
+
+
+def test_a_head_is_trained_on(tmp_path: Path) -> None:
+    model, first, second = tiny.write("llama", tmp_path / "model"), tmp_path / "a", tmp_path / "b"
+    distill(model, first, OPTIONS)
+    other = replace(OPTIONS, seed=5, draft_vocab=50, steps=1, begin=str(first))
+    figures = distill(model, second, other)
+    before, after = (mx.load(str(out / "head.safetensors")) for out in (first, second))
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    assert figures["draft_vocabulary"]["ids"] == 100
+    assert after["vocabulary"].tolist() == before["vocabulary"].tolist()
+    # One small step away from where it began; a fresh head is further off.
+    fresh = mx.load(str(_distilled(model, tmp_path / "c", replace(other, begin=None))))
+    assert isinstance(fresh, dict)
+    name = "fc.weight"
+    assert 0 < _distance(before[name], after[name]) < 0.5 * _distance(before[name], fresh[name])
+
+
+def test_a_head_to_begin_with_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"no head to begin with at .*nowhere"):
+        distill(tmp_path / "model", tmp_path / "out", replace(OPTIONS, begin="nowhere"))
+    assert not (tmp_path / "out").exists()
+
+
+def _distilled(model: Path, out: Path, options: Options) -> Path:
+    distill(model, out, options)
+    return out / "head.safetensors"
+
+
+def _distance(one: mx.array, other: mx.array) -> float:
+    return float(mx.linalg.norm((one - other).astype(mx.float32)))
 
 
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
