@@ -18,7 +18,7 @@ UNLIKE = 2
 times as long. Where sizes differ less it may be the growing text that made one dearer."""
 MOST_FIXED = 64
 """Prompt tokens that what a chunk costs whatever its size may be worth."""
-SAFETY = 2.0
+SAFETY = 3.0
 """Mean deviations from what was expected that a gap leaves room for."""
 
 
