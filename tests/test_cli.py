@@ -218,7 +218,7 @@ def test_distill_gets_what_was_asked(
     asked: list[Any] = []
     monkeypatch.setattr("mtplx_kernel.training.distill.distill", lambda *given: asked.append(given))
     line = "--tokens 1.5M --batch 8 --depth 2 --minutes 0.5 --draft-vocab 4K --seed 7 "
-    line += "--length 512 --conversation 256"
+    line += "--length 512 --conversation 256 --from old"
     code, out, err = run("distill", str(folder), "--out", "head", *line.split())
     assert (code, err) == (0, "")
     assert out == f"The head is in head: load {folder} with --head head\n"
@@ -231,6 +231,7 @@ def test_distill_gets_what_was_asked(
         minutes=0.5,
         draft_vocab=4000,
         seed=7,
+        begin="old",
     )
     assert asked == [(folder, Path("head"), options)]
 

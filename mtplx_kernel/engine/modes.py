@@ -201,9 +201,9 @@ class Modes:
             return known
         if runner.unbatched is not None:
             raise self._refusal(mode, runner.unbatched, "serial, cooperative, hyper")
-        widths = [*(n for n in LANES if n < options.width), options.width]
-        if len(runner.jobs):
-            self._unmeasured = widths  # what runs must not stand still meanwhile
+        self._throughput.update(runner.fit.throughput)
+        if len(runner.jobs):  # what runs must not stand still meanwhile
+            self._unmeasured = [*(n for n in LANES if n < options.width), options.width]
         else:
             self._measure(options.width)
         return replace(known, throughput=self._throughput)

@@ -8,11 +8,8 @@ FIRST_CHUNK = 16
 """Prompt tokens of a quantum that others wait for, before anything was measured."""
 SMALLEST_CHUNK = 8
 """Prompt tokens of a quantum at least: with fewer, a prompt would take for ever."""
-
 GUESSED_WORTH = 1 / 16
 """Decoded tokens that a prompt token costs as much as, until both are measured."""
-
-
 UNLIKE = 2
 """Two chunks, one after the other, tell fixed costs from those of each token if one is so many
 times as long. Where sizes differ less it may be the growing text that made one dearer."""

@@ -128,18 +128,20 @@ def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
     KeyboardInterrupt
         If it was interrupted; the same call goes on from there.
     """
-    if options.begin is not None:
-        _file(options.begin)  # before anything is written
-    out.mkdir(parents=True, exist_ok=True)
-    _claim(out, {"model": model.name, **options.lasting()})
+    begin = None if options.begin is None else _file(options.begin)
+    settings = {"model": model.name, **options.lasting()}
+    _refuse_other(out / "settings.json", settings)
     with _stop_requests() as asked:
         base = load_base(model)
         _limit_memory()
+        known = None if begin is None else load_head(base, begin)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "settings.json").write_text(json.dumps(settings, indent=1))
         roles = find_roles(base.tokenizer, base.end_ids)
         metrics: dict[str, Any] = {"model": model.name, "options": asdict(options)}
         text = _text(base, roles, out / "data.safetensors", options, asked)
         metrics["text"] = text.figures
-        head = _first(base, text, options)
+        head = _fresh(base, text, options) if known is None else _trainable(known)
         columns = head.vocabulary.size
         share = covered(text, base.target.vocabulary, head.vocabulary)
         metrics["draft_vocabulary"] = {"ids": columns, "covers": round(share, 4)}
@@ -176,13 +178,12 @@ def _text(base: Base, roles: Roles | None, path: Path, options: Options, asked: 
     return text
 
 
-def _first(base: Base, text: Text, options: Options) -> DistilledHead:
-    """The head that training begins with."""
-    if options.begin is None:
-        columns = min(options.draft_vocab, base.target.vocabulary)
-        ids = frequent(text, base.target.vocabulary, columns)
-        return new_head(base, mx.array(ids), options.seed)
-    head = load_head(base, _file(options.begin))
+def _fresh(base: Base, text: Text, options: Options) -> DistilledHead:
+    columns = min(options.draft_vocab, base.target.vocabulary)
+    return new_head(base, mx.array(frequent(text, base.target.vocabulary, columns)), options.seed)
+
+
+def _trainable(head: DistilledHead) -> DistilledHead:
     head.set_dtype(mx.float32)
     mx.eval(head.parameters())
     return head
@@ -282,17 +283,15 @@ def _save(path: Path, head: DistilledHead, base: Base) -> None:
     os.replace(draft, path)
 
 
-def _claim(out: Path, settings: dict[str, Any]) -> None:
-    """Keep two different runs out of one folder."""
-    path = out / "settings.json"
+def _refuse_other(path: Path, settings: dict[str, Any]) -> None:
+    """Keep two different runs out of one folder, whose settings are in this file."""
     if not path.exists():
-        path.write_text(json.dumps(settings, indent=1))
         return
     known = json.loads(path.read_text())
     other = {k: known.get(k) for k, v in settings.items() if known.get(k) != v}
     if other:
         raise InvalidRequest(
-            f"{out} holds a run with {', '.join(f'{k} {v}' for k, v in other.items())}; "
+            f"{path.parent} holds a run with {', '.join(f'{k} {v}' for k, v in other.items())}; "
             "repeat those settings to go on, or name another folder"
         )
 

@@ -157,6 +157,23 @@ def test_what_runs_does_not_stand_still_while_lanes_are_measured(
     assert on_owner(engine, lambda runner: runner.run_next()) == math.inf
 
 
+def test_lanes_that_are_known_count_at_once_also_under_load(
+    measuring: list[int], start: Start
+) -> None:
+    start().configure(scheduler="ar_batch", width=4)  # measures, and keeps what it found
+    engine, known = start(), list[set[int]]()
+    switch = switch_at(engine, 2, width=4)
+    runner = on_owner(engine, lambda runner: runner)
+
+    def on_token(said: int, text: str) -> None:
+        switch(said, text)
+        known.append(set(runner.modes.machine.throughput))
+
+    engine.generate(PROBE, max_tokens=3, ignore_eos=True, on_token=on_token)
+    assert known == [set(), {1, 2, 4}, {1, 2, 4}]
+    assert measuring == [2, 4]
+
+
 def test_lanes_that_cannot_be_measured_later_leave_the_engine_alive(
     measuring: list[int], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +184,8 @@ def test_lanes_that_cannot_be_measured_later_leave_the_engine_alive(
     monkeypatch.setattr(fit_module, "measure_lane", broken)
     engine.generate(PROBE, max_tokens=5, ignore_eos=True, on_token=switch_at(engine, 2, width=4))
     assert engine.generate(PROBE, max_tokens=3).stats.scheduler_mode == "ar_batch"
+    said = engine.status()["scheduler"]["ar_batch"]["last_error"]
+    assert said == "lanes could not be measured: ModelUnusable: the head does not run"
 
 
 def test_measuring_leaves_other_caches_alone(loaded: LoadedModel) -> None:

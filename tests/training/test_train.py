@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.errors import InvalidRequest, ModelUnusable
 from mtplx_kernel.heads.distilled import DistilledHead
 from mtplx_kernel.training.base import Base, new_head
 from mtplx_kernel.training.distill import Options, distill
@@ -222,6 +222,14 @@ def test_a_head_to_begin_with_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"no head to begin with at .*nowhere"):
         distill(tmp_path / "model", tmp_path / "out", replace(OPTIONS, begin="nowhere"))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_head_of_the_model_is_refused_before_the_model_writes(tmp_path: Path) -> None:
+    model, bad = tiny.write("llama", tmp_path / "model"), tmp_path / "head.safetensors"
+    mx.save_safetensors(str(bad), {"weight": mx.zeros((2,))})
+    with pytest.raises(ModelUnusable, match=r"head\.safetensors"):
+        distill(model, tmp_path / "out", replace(OPTIONS, begin=str(bad)))
+    assert not (tmp_path / "out").exists()  # so that the folder is free for the right head
 
 
 def _distilled(model: Path, out: Path, options: Options) -> Path:
