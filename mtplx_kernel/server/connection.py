@@ -94,11 +94,11 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP request; called where h11 has raised."""
         error = sys.exception()
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        if status == 431:
+        hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if hint == 431:
             self._refuse(headers_too_large(self._settings.header_limit))
-        else:
-            self._refuse(APIError(status, f"this is no HTTP request: {error}", code="bad_request"))
+        else:  # an unknown transfer coding too: what a client did wrong is no failure of the server
+            self._refuse(APIError(400, f"this is no HTTP request: {error}", code="bad_request"))
 
     @property
     def _begun(self) -> bool:
