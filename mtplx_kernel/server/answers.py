@@ -201,6 +201,12 @@ class ErrorAnswer(Answer):
     error: ErrorFields
 
 
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ErrorAnswer, "description": "What is wrong, and what is allowed."}
+}
+"""How the description of the API tells of every answer that is none of the expected ones."""
+
+
 def usage_of(generations: Sequence[Generation], to_a_prompt: int) -> Usage:
     """What some choices cost together.
 

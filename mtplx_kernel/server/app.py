@@ -15,10 +15,10 @@ from starlette.responses import HTMLResponse, Response
 from mtplx_kernel import __version__
 from mtplx_kernel.server import health
 from mtplx_kernel.server.answers import (
+    ERRORS,
     Answer,
     ChatAnswer,
     ChatChunk,
-    ErrorAnswer,
     Model,
     ModelList,
     TextAnswer,
@@ -28,6 +28,7 @@ from mtplx_kernel.server.chat import chat
 from mtplx_kernel.server.completions import completions
 from mtplx_kernel.server.errors import add_handlers
 from mtplx_kernel.server.reference import CONTENT_POLICY, page
+from mtplx_kernel.server.safety import OPEN_PATHS
 from mtplx_kernel.server.schema import Asked, ChatRequest, CompletionRequest
 from mtplx_kernel.server.serving import Serving
 from mtplx_kernel.server.settings import Settings
@@ -42,9 +43,6 @@ ABOUT = (
 )
 REF = "#/components/schemas/{model}"
 EVENTS = "text/event-stream"
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ErrorAnswer, "description": "What is wrong, and what is allowed."}
-}
 
 Answerer = Callable[..., Awaitable[Response]]
 
@@ -179,6 +177,8 @@ def _openapi(app: FastAPI, *, with_token: bool) -> dict[str, Any]:
         scheme = {"type": "http", "scheme": "bearer"}
         found["components"]["securitySchemes"] = {"token": scheme}
         found["security"] = [{"token": []}]
+        for path in OPEN_PATHS:
+            found["paths"][path]["get"]["security"] = []
     return found
 
 

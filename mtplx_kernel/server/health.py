@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from mtplx_kernel.errors import EngineClosed
+from mtplx_kernel.server.answers import ERRORS
 from mtplx_kernel.server.errors import SERVER, APIError
 from mtplx_kernel.server.exposition import CONTENT_TYPE
 from mtplx_kernel.server.metrics import Metrics
@@ -17,7 +18,10 @@ from mtplx_kernel.server.metrics import Metrics
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
 
-NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "No engine takes requests."}}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    503: {"description": "No engine takes requests."},
+    **ERRORS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ def add_routes(app: FastAPI, engines: Callable[[], Engine]) -> None:
         return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE)
 
     for path, route in (("/health", health), ("/health/live", live), ("/health/ready", ready)):
-        app.add_api_route(path, route, tags=["server"], responses=NOT_READY)
-    app.add_api_route("/status", status, tags=["server"], responses=NOT_READY)
-    app.add_api_route("/metrics", prometheus, tags=["server"], response_class=PlainTextResponse)
+        app.add_api_route(path, route, tags=["server"], responses=RESPONSES)
+    app.add_api_route("/status", status, tags=["server"], responses=RESPONSES)
+    app.add_api_route(
+        "/metrics", prometheus, tags=["server"], response_class=PlainTextResponse, responses=ERRORS
+    )

@@ -26,6 +26,12 @@ def test_every_route_is_described(site: Site) -> None:
         assert set(route["responses"]) == {"200", "default"}
 
 
+def test_every_route_may_be_refused(site: Site) -> None:
+    for routes in described(site)["paths"].values():
+        for route in routes.values():
+            assert "default" in route["responses"]
+
+
 def test_every_field_is_described(site: Site) -> None:
     schemas = described(site)["components"]["schemas"]
     for record in (ChatRequest, CompletionRequest):
@@ -47,6 +53,12 @@ def test_it_says_whether_a_token_is_needed(site: Site) -> None:
         found = described(guarded)
     assert found["security"] == [{"token": []}]
     assert "secret" not in str(found)
+    free = {
+        path
+        for path, routes in found["paths"].items()
+        if routes.get("get", {}).get("security") == []
+    }
+    assert free == {"/health", "/health/live", "/health/ready"}
 
 
 def test_the_page_loads_nothing(site: Site) -> None:
