@@ -202,7 +202,12 @@ class ErrorAnswer(Answer):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ErrorAnswer, "description": "What is wrong, and what is allowed."}
+    "default": {
+        "description": "What is wrong, and what is allowed.",
+        "content": {
+            "application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}
+        },
+    }
 }
 """How the description of the API tells of every answer that is none of the expected ones."""
 

@@ -19,6 +19,7 @@ from mtplx_kernel.server.answers import (
     Answer,
     ChatAnswer,
     ChatChunk,
+    ErrorAnswer,
     Model,
     ModelList,
     TextAnswer,
@@ -167,7 +168,7 @@ def _openapi(app: FastAPI, *, with_token: bool) -> dict[str, Any]:
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
     bodies: list[type[Asked]] = [ChatRequest, CompletionRequest]
-    answers: list[type[Answer]] = [ChatAnswer, ChatChunk, TextAnswer]
+    answers: list[type[Answer]] = [ChatAnswer, ChatChunk, TextAnswer, ErrorAnswer]
     for mode, models in (("validation", bodies), ("serialization", answers)):
         pairs: Any = [(model, mode) for model in models]
         _, definitions = models_json_schema(pairs, ref_template=REF)

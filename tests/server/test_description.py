@@ -29,7 +29,11 @@ def test_every_route_is_described(site: Site) -> None:
 def test_every_route_may_be_refused(site: Site) -> None:
     for routes in described(site)["paths"].values():
         for route in routes.values():
-            assert "default" in route["responses"]
+            (told,) = route["responses"]["default"]["content"].items()
+            assert told == (
+                "application/json",
+                {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}},
+            )
 
 
 def test_every_field_is_described(site: Site) -> None:
