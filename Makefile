@@ -8,9 +8,10 @@ PY := .venv/bin/python
 READY := .venv/ready-$(EXTRA)
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+CONFORMANCE_ARGS ?=
 LAB_ARGS ?=
 
-.PHONY: help setup demo lab test lint format bench notebooks clean force
+.PHONY: help setup demo lab test lint format bench conformance notebooks clean force
 help:
 	@echo "make demo       the quick-start notebook, run and printed here"
 	@echo "make lab        the quick-start notebook in JupyterLab"
@@ -18,6 +19,7 @@ help:
 	@echo "make lint       linters and types only"
 	@echo "make format     let ruff reformat and fix the code"
 	@echo "make bench      decode benchmark (BENCH_ARGS=... goes to it)"
+	@echo "make conformance  others' clients and test suites, a load and a fuzz for the endpoint"
 	@echo "make notebooks  run the notebooks and keep their outputs; redraw the pictures"
 	@echo "make setup      the set-up alone"
 	@echo "make clean      remove .venv and caches"
@@ -53,10 +55,13 @@ format: $(READY)
 bench: $(READY)
 	$(PY) -m benchmarks.decode $(BENCH_ARGS)
 
+conformance: $(READY)
+	$(PY) -m conformance $(CONFORMANCE_ARGS)
+
 notebooks: $(READY)
 	$(PY) notebooks/demo.py --save
 	$(PY) docs/picture.py
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-conformance conformance/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

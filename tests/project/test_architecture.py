@@ -15,7 +15,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "mtplx_kernel"
-CODE_FOLDERS = (PACKAGE, "widgets", "benchmarks", "notebooks", "docs", "tests")
+CODE_FOLDERS = (PACKAGE, "widgets", "benchmarks", "conformance", "notebooks", "docs", "tests")
+FOREIGN = Path("conformance/suites")
+"""What runs in an environment of its own, with requirements of its own."""
 LONGEST_FILE = 400
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
@@ -41,13 +43,14 @@ WAYS_UP = {"engine/engine.py": {"server"}}  # Engine.serve
 # The engine's public face: all that server and widgets may know of it.
 PUBLIC_ENGINE = {"engine.engine", "engine.request", "engine.timeline"}
 ENGINE_FREE_OF_MLX = ("scheduling", "errors.py", "options.py", "decoding/params.py")
-OWN = {PACKAGE, "widgets", "benchmarks", "tests", "conftest"}
+OWN = {PACKAGE, "widgets", "benchmarks", "conformance", "tests", "conftest"}
 HEAVY = {"matplotlib", "mlx", "mlx_lm", "numpy", "scipy", "transformers"}
 OF_ENDPOINTS = {"fastapi", "h11", "httpx", "pydantic", "starlette", "uvicorn"}
 
 
 def python_files(*folders: str) -> list[Path]:
-    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+    found = (p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+    return sorted(p for p in found if "node_modules" not in p.parts)
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -191,10 +194,11 @@ def makes_fixtures(path: Path) -> bool:
 def used(*folders: str) -> dict[str, set[str]]:
     """Map each foreign module that files in some folders import to who brings it.
 
-    Scripts that make fixtures are left out.
+    Scripts that make fixtures are left out, and what runs in an environment of its own.
     """
     owners = packages_distributions()
     files = [p for p in python_files(*folders) if not makes_fixtures(p)]
+    files = [p for p in files if not p.is_relative_to(ROOT / FOREIGN)]
     names = {n.split(".")[0] for p in files for n in imported(p)}
     return {n: {normalised(owner) for owner in owners[n]} for n in names & owners.keys() - OWN}
 

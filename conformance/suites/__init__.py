@@ -1,0 +1,1 @@
+"""Others' clients and test suites that ask a running endpoint, in an environment of their own."""
