@@ -19,9 +19,9 @@ from conformance.load import Target
 from conformance.outcome import Outcome, of_report
 from conformance.page import Row
 from conformance.serving import serving
+from conformance.wishes import CONTEXT
 from tests.tiny import write
 
-CONTEXT = 20_000
 LOAD, FUZZ = "load", "fuzz"
 STRAINS: dict[str, Callable[[str, int], tuple[Outcome, tuple[str, ...]]]] = {
     LOAD: strain.under_load,

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from conformance.streams import Broken, Reader, Told, whole
-from conformance.wishes import Wish, wrong_ones
+from conformance.wishes import STREAM, Wish, wrong_ones
 
 PATIENCE_S = 60.0
 """What takes longer than this has hung."""
@@ -164,7 +164,8 @@ class _Client:
     async def _leaves(self) -> None:
         """Close the connection in the middle of a stream."""
         wish, events = self._pool[self._number()], self._drawn.randint(0, 40)
-        async with self._client.stream("POST", wish.path, json=wish.streamed()) as response:
+        body = {**wish.endless(), **STREAM}
+        async with self._client.stream("POST", wish.path, json=body) as response:
             _check_status(response, await _error(response))
             async for _ in response.aiter_lines():
                 if events == 0:
@@ -174,7 +175,7 @@ class _Client:
     async def _cancels(self) -> None:
         """Lose the patience for an answer that comes at once or never."""
         wish = self._pool[self._number()]
-        asking = self._client.post(wish.path, json=wish.body)
+        asking = self._client.post(wish.path, json=wish.endless())
         try:
             async with asyncio.timeout(self._drawn.uniform(0, 0.2)):
                 response = await asking
@@ -185,7 +186,7 @@ class _Client:
     async def _breaks_off(self) -> None:
         """Crash while the request is sent, or before it is answered."""
         wish = self._pool[self._number()]
-        body = json.dumps(wish.streamed()).encode()
+        body = json.dumps({**wish.endless(), **STREAM}).encode()
         head = (
             f"POST {wish.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {self._target.token}\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -10,8 +10,14 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 PATHS = (CHAT, TEXT, TEXT, CHAT, "/v1/hyper/chat/completions", "/v1/hyper/completions")
 """One in three goes to a route of hyper, where requests run one at a time."""
 WORDS = ("a", "river", "runs", "through", "the", "old", "town", "and", "nobody", "knows", "where")
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 LONGEST = 60
 """Tokens of the longest answers: enough to be left in the middle, short enough for many."""
+
+ENDLESS = 19_000
+"""Tokens of answers that nobody waits for."""
+CONTEXT = 20_000
+"""What the model must have room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,15 @@ class Wish:
 
     def streamed(self) -> dict[str, Any]:
         """The body that asks for a stream, with the usage at its end."""
-        return {**self.body, "stream": True, "stream_options": {"include_usage": True}}
+        return {**self.body, **STREAM}
+
+    def endless(self) -> dict[str, Any]:
+        """The same for answers that take minutes: for clients that will not hear the end.
+
+        Where the endpoint does not notice that they have gone, it is found busy at the end.
+        """
+        body = {name: value for name, value in self.body.items() if name != "stop"}
+        return {**body, "max_tokens": ENDLESS, "n": 8, "ignore_eos": True}
 
 
 @dataclass(frozen=True, slots=True)
