@@ -37,7 +37,7 @@ class Wish:
         Where the endpoint does not notice that they have gone, it is found busy at the end.
         """
         body = {name: value for name, value in self.body.items() if name != "stop"}
-        return {**body, "max_tokens": ENDLESS, "n": 8, "ignore_eos": True}
+        return {**body, "max_tokens": ENDLESS, "n": 2, "ignore_eos": True}
 
 
 @dataclass(frozen=True, slots=True)
