@@ -183,6 +183,17 @@ def test_a_body_that_turns_to_nonsense_is_answered_once(
     assert caplog.records == []
 
 
+def test_the_answer_to_head_has_no_body_even_then(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(endpoint) as client:
+        client.sendall(head("HEAD / HTTP/1.1", "Transfer-Encoding: chunked") + b"no number\r\n")
+        answer = answer_on(client, "HEAD")
+        assert (answer.status, answer.body) == (400, b"")
+        assert is_closed(client)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_the_limit_is_sent_to_its_end_and_gets_its_answer(
     endpoint: Endpoint, chunked: bool, monkeypatch: pytest.MonkeyPatch
