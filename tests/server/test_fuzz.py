@@ -23,12 +23,13 @@ SEED = 20
 HERE = Target("http://127.0.0.1", TOKEN, MODEL)
 
 
-def test_odd_requests_get_answers(tmp_path: Path) -> None:
+def test_odd_requests_get_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write("llama", tmp_path / MODEL)
     with mk.load(str(folder)) as engine, engine.serve(token=TOKEN) as endpoint:
         target = Target(endpoint.url, TOKEN, MODEL)
         found = asyncio.run(fuzz(target, requests=REQUESTS, seed=SEED))
     assert found.faults == []
+    assert caplog.records == [], "no exception was left to the event loop"
     assert sum(found.statuses.values()) == REQUESTS
     assert {200, 400, 401, 403, 404, 405, 415} <= set(found.statuses)
 
