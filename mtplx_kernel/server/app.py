@@ -178,7 +178,7 @@ def _openapi(app: FastAPI, *, with_token: bool) -> dict[str, Any]:
         scheme = {"type": "http", "scheme": "bearer"}
         found["components"]["securitySchemes"] = {"token": scheme}
         found["security"] = [{"token": []}]
-        for path in OPEN_PATHS:
+        for path in OPEN_PATHS & found["paths"].keys():
             found["paths"][path]["get"]["security"] = []
     return found
 

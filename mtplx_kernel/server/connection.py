@@ -132,11 +132,10 @@ class Connection(H11Protocol):
                 "content-length": str(len(body)),
                 "connection": "close",
             }
-            # The answer to HEAD has no body, also where the request's own turns out to be nonsense.
-            bodiless = self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
+            asked = self.cycle.scope["method"] if self.conn.our_state is h11.SEND_RESPONSE else ""
             for event in (
                 h11.Response(status_code=error.status, headers=list(lines.items())),
-                h11.Data(data=b"" if bodiless else body),
+                h11.Data(data=b"" if asked == "HEAD" else body),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")

@@ -183,13 +183,14 @@ def test_a_body_that_turns_to_nonsense_is_answered_once(
     assert caplog.records == []
 
 
-def test_the_answer_to_head_has_no_body_even_then(
+def test_a_head_whose_body_is_nonsense_gets_headers_alone(
     endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connected(endpoint) as client:
         client.sendall(head("HEAD / HTTP/1.1", "Transfer-Encoding: chunked") + b"no number\r\n")
         answer = answer_on(client, "HEAD")
         assert (answer.status, answer.body) == (400, b"")
+        assert int(answer.headers["content-length"]) > 0
         assert is_closed(client)
     assert caplog.records == []
 
