@@ -45,7 +45,7 @@ def under_load(model: str, seed: int) -> tuple[Outcome, tuple[str, ...]]:
     if after.threads != before.threads or after.files != before.files:
         faults.append(f"threads and open files were {before} and are {after}")
     did = ", ".join(f"{kind} {count:,}" for kind, count in found.counts.most_common())
-    notes.append(f"{CLIENTS} clients for {SECONDS:g} s, seed {seed}: {did}")
+    notes.append(f"{CLIENTS} clients for {SECONDS:g} s, seed {seed} (busy: status 503): {did}")
     notes.append(f"{found.tokens:,} tokens in answers that were compared with the same alone")
     notes.append(
         f"memory {noted[0]:.0f} MB at the start, at most {max(noted):.0f} MB; the last quarter "
