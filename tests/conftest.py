@@ -10,6 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mtplx_kernel.decoding.depth import CostCurve
 from mtplx_kernel.decoding.fitting import LANE_BLOCKS
@@ -27,6 +28,12 @@ mx.set_default_device(mx.cpu)
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads of a kernel that one worker starts would wait at barriers for the other's.
     os.environ.setdefault(THREADS_VARIABLE, "1")
+
+# The same examples on every run, however long each takes on a busy machine.
+settings.register_profile(
+    "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 
 @pytest.hookimpl(optionalhook=True)
