@@ -44,7 +44,7 @@ lint: $(READY)
 	$(PY) -m mypy
 
 test: lint
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 format: $(READY)
 	$(PY) -m ruff format .
