@@ -70,6 +70,10 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
         super().data_received(data)
+        whole = self.conn.their_state in (h11.DONE, h11.MIGHT_SWITCH_PROTOCOL)
+        if whole and len(self.conn.trailing_data[0]) <= self._settings.body_limit:
+            # uvicorn reads no further before the answer is sent, and would not hear a client go.
+            self.flow.resume_reading()
         if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
             self._headers_due.stop()
         else:
@@ -132,9 +136,10 @@ class Connection(H11Protocol):
                 "content-length": str(len(body)),
                 "connection": "close",
             }
+            asked = self.cycle.scope["method"] if self.conn.our_state is h11.SEND_RESPONSE else ""
             for event in (
                 h11.Response(status_code=error.status, headers=list(lines.items())),
-                h11.Data(data=body),
+                h11.Data(data=b"" if asked == "HEAD" else body),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")

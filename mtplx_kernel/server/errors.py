@@ -65,9 +65,10 @@ class APIError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        # What clients sent may be told back: it must not break the line.
+        self.message = " ".join(message.split())
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.type = type
         self.param = param
         self.code = code
@@ -97,7 +98,7 @@ def of_engine(error: MTPLXError, prompt: str | None = None) -> APIError:
     prompt
         The parameter that holds the prompt, where the error came of a request.
     """
-    message = " ".join(str(error).split())
+    message = str(error)
     if isinstance(error, PromptTooLong):
         return APIError(400, message, param=prompt, code="context_length_exceeded")
     if isinstance(error, InvalidRequest):
@@ -111,6 +112,17 @@ def of_engine(error: MTPLXError, prompt: str | None = None) -> APIError:
     if isinstance(error, RequestTimeout):
         return APIError(504, message, type=SERVER, code="timeout")
     return APIError(500, message, type=SERVER, code="request_failed")
+
+
+def of_fault() -> APIError:
+    """What clients are told of a fault of the server itself."""
+    return APIError(
+        500,
+        "the server failed; the log of the process that runs it says why",
+        type=SERVER,
+        code="internal_error",
+        headers={"connection": "close"},  # as the server does with what has failed
+    )
 
 
 class Complaint(ValueError):
@@ -166,8 +178,8 @@ def _path(location: tuple[str | int, ...]) -> str:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes
-        return "a number of many digits"
+    except (ValueError, RecursionError):  # a number of more digits, or lists deeper, than Python writes
+        return "what was sent"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
@@ -197,8 +209,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> Response:  # the server logs it
-        message = "the server failed; the log of the process that runs it says why"
-        return APIError(500, message, type=SERVER, code="internal_error").response()
+        return of_fault().response()
 
 
 def _of_http(request: Request, error: HTTPException) -> APIError:

@@ -183,6 +183,18 @@ def test_a_body_that_turns_to_nonsense_is_answered_once(
     assert caplog.records == []
 
 
+def test_a_head_whose_body_is_nonsense_gets_headers_alone(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(endpoint) as client:
+        client.sendall(head("HEAD / HTTP/1.1", "Transfer-Encoding: chunked") + b"no number\r\n")
+        answer = answer_on(client, "HEAD")
+        assert (answer.status, answer.body) == (400, b"")
+        assert int(answer.headers["content-length"]) > 0
+        assert is_closed(client)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_the_limit_is_sent_to_its_end_and_gets_its_answer(
     endpoint: Endpoint, chunked: bool, monkeypatch: pytest.MonkeyPatch
