@@ -70,7 +70,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
         super().data_received(data)
-        whole = self.conn.their_state in (h11.DONE, h11.MIGHT_SWITCH_PROTOCOL)
+        whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
         if whole and len(self.conn.trailing_data[0]) <= self._settings.body_limit:
             # uvicorn reads no further before the answer is sent, and would not hear a client go.
             self.flow.resume_reading()

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from mtplx_kernel.errors import (
     EngineClosed,
     InvalidRequest,
+    ModelLoading,
     MTPLXError,
     PromptTooLong,
     QueueFull,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S = 1
 """When a client that met a full queue may ask again: requests end every few moments."""
+LOADING_S = 5
+"""When a client that came before the model may ask again: loading takes seconds to minutes."""
 CLIENT_GONE = 499
 """The status of an answer that nobody reads."""
 SHOWN = 80
@@ -107,6 +110,9 @@ def of_engine(error: MTPLXError, prompt: str | None = None) -> APIError:
     if isinstance(error, QueueFull):
         wait = {"retry-after": str(RETRY_AFTER_S)}
         return APIError(503, message, type=SERVER, code="queue_full", headers=wait)
+    if isinstance(error, ModelLoading):
+        wait = {"retry-after": str(LOADING_S)}
+        return APIError(503, message, type=SERVER, code="model_loading", headers=wait)
     if isinstance(error, EngineClosed):
         return APIError(503, message, type=SERVER, code="engine_closed")
     if isinstance(error, RequestTimeout):
@@ -178,7 +184,7 @@ def _path(location: tuple[str | int, ...]) -> str:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of more digits, or lists deeper, than Python writes
+    except (ValueError, RecursionError):  # more digits, or lists deeper, than Python writes
         return "what was sent"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 

@@ -148,7 +148,9 @@ def test_watchdogs_and_readers_need_no_token(path: str) -> None:
     assert refusal(ask(KEPT, {"host": "evil.example"}, path=path)) == (403, "host_not_allowed")
 
 
-@pytest.mark.parametrize("path", ["/health/", "//health", "/healthy", "/status", "/metrics", "/", "/docs/"])
+@pytest.mark.parametrize(
+    "path", ["/health/", "//health", "/healthy", "/status", "/metrics", "/", "/docs/"]
+)
 def test_everything_else_does(path: str) -> None:
     assert refusal(ask(KEPT, path=path)) == (401, "invalid_api_key")
 
