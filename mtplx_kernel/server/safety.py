@@ -66,6 +66,8 @@ class Safety:
             return
         except ClientGone:
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server knows, and leaves the body out
         await self._app(scope, receive, send)
 
     def _check_place(self, scope: Scope, headers: Headers) -> None:
