@@ -164,7 +164,7 @@ class Engine:
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:
             raise InvalidRequest(f"top must be a whole number, 1 or more, not {top!r}")
         checked = self.intake.encoder.encode(list(ids))
-        return self._owner.ask(lambda runner: runner.inspect(checked, top))
+        return self._owner.ask(lambda runner: runner.loaded.target.inspect(checked, top))
 
     @property
     def closed(self) -> bool:

@@ -164,6 +164,8 @@ class Jobs:
             error = error or f"the text cannot be decoded: {cause(failure)}"
         if rest:
             handle.push(rest)
+        if row.text.stopped and reason is FinishReason.LENGTH:
+            reason = FinishReason.STOP  # the rest of the bytes completed a stop string
         window.completion_tokens = len(row.output)
         window.draft_error = row.draft_error
         window.ended = self._clock()

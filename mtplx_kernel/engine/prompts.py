@@ -11,6 +11,10 @@ from mtplx_kernel.models.load import ModelFacts
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message] | Sequence[int]
+CHARACTERS_A_TOKEN = 8
+"""Of a text that has more for each token that the model takes, the beginning is tried first."""
+CUT = 16
+"""The most tokens that a beginning may have more than the text, because it ends within a word."""
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -58,10 +62,7 @@ class PromptEncoder:
         if wrong is not None:
             raise InvalidRequest(f"token id {wrong} is not in the vocabulary: 0 to {size - 1}")
         if len(ids) > limit:
-            raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens; {self._facts.name} takes at most {limit} "
-                "(its context, less one token to generate): shorten it"
-            )
+            raise self._too_long(str(len(ids)))
         return tuple(ids)
 
     def _ids(self, prompt: Prompt, raw: bool, system: str | None) -> list[int]:
@@ -94,7 +95,24 @@ class PromptEncoder:
         _check_text(text)
         bos = self._tokenizer.bos_token
         special = bos is None or not text.startswith(bos)
+        return self._encoded(text, special=special)
+
+    def _encoded(self, text: str, *, special: bool) -> list[int]:
+        """Ids of a text. What is far too long is not read to its end, which can take a minute."""
+        limit = self._facts.context_length - 1
+        longest = CHARACTERS_A_TOKEN * limit
+        if len(text) > longest:
+            begun = self._tokenizer.encode(text[:longest], add_special_tokens=special)
+            if len(begun) > limit + CUT:
+                raise self._too_long(f"more than {limit}")
         return list(self._tokenizer.encode(text, add_special_tokens=special))
+
+    def _too_long(self, tokens: str) -> PromptTooLong:
+        limit = self._facts.context_length - 1
+        return PromptTooLong(
+            f"the prompt has {tokens} tokens; {self._facts.name} takes at most {limit} "
+            "(its context, less one token to generate): shorten it"
+        )
 
     def _from_messages(self, messages: list[Message], system: str | None) -> list[int]:
         if not self._tokenizer.has_chat_template:
@@ -106,14 +124,13 @@ class PromptEncoder:
         for message in messages:
             _check_message(message)
         try:
-            return list(
-                self._tokenizer.apply_chat_template(
-                    [dict(m) for m in messages], add_generation_prompt=True
-                )
+            text = self._tokenizer.apply_chat_template(
+                [dict(m) for m in messages], add_generation_prompt=True, tokenize=False
             )
         except Exception as error:  # templates are programs and raise what they like
             cause = " ".join(str(error).split())
             raise InvalidRequest(f"the model's chat template refuses: {cause}") from error
+        return self._encoded(text, special=False)
 
     def _checked_ids(self, ids: Sequence[Any]) -> list[int]:
         for item in ids:

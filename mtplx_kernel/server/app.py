@@ -28,6 +28,7 @@ from mtplx_kernel.server.chat import chat
 from mtplx_kernel.server.completions import completions
 from mtplx_kernel.server.errors import add_handlers
 from mtplx_kernel.server.reference import CONTENT_POLICY, page
+from mtplx_kernel.server.safety import OPEN_PATHS
 from mtplx_kernel.server.schema import Asked, ChatRequest, CompletionRequest
 from mtplx_kernel.server.serving import Serving
 from mtplx_kernel.server.settings import Settings
@@ -63,8 +64,10 @@ def make_app(engines: Callable[[], Engine], settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        serving.close()
+        try:
+            yield
+        finally:
+            serving.close()
 
     app = FastAPI(
         title=TITLE,
@@ -179,6 +182,8 @@ def _openapi(app: FastAPI, *, with_token: bool) -> dict[str, Any]:
         scheme = {"type": "http", "scheme": "bearer"}
         found["components"]["securitySchemes"] = {"token": scheme}
         found["security"] = [{"token": []}]
+        for path in OPEN_PATHS & found["paths"].keys():
+            found["paths"][path]["get"]["security"] = []
     return found
 
 

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from mtplx_kernel.errors import (
     EngineClosed,
     InvalidRequest,
+    ModelLoading,
     MTPLXError,
     PromptTooLong,
     QueueFull,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S = 1
 """When a client that met a full queue may ask again: requests end every few moments."""
+LOADING_S = 5
+"""When a client that came before the model may ask again: loading takes seconds to minutes."""
 CLIENT_GONE = 499
 """The status of an answer that nobody reads."""
 SHOWN = 80
@@ -65,9 +68,10 @@ class APIError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        # What clients sent may be told back: it must not break the line.
+        self.message = " ".join(message.split())
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.type = type
         self.param = param
         self.code = code
@@ -97,7 +101,7 @@ def of_engine(error: MTPLXError, prompt: str | None = None) -> APIError:
     prompt
         The parameter that holds the prompt, where the error came of a request.
     """
-    message = " ".join(str(error).split())
+    message = str(error)
     if isinstance(error, PromptTooLong):
         return APIError(400, message, param=prompt, code="context_length_exceeded")
     if isinstance(error, InvalidRequest):
@@ -106,11 +110,25 @@ def of_engine(error: MTPLXError, prompt: str | None = None) -> APIError:
     if isinstance(error, QueueFull):
         wait = {"retry-after": str(RETRY_AFTER_S)}
         return APIError(503, message, type=SERVER, code="queue_full", headers=wait)
+    if isinstance(error, ModelLoading):
+        wait = {"retry-after": str(LOADING_S)}
+        return APIError(503, message, type=SERVER, code="model_loading", headers=wait)
     if isinstance(error, EngineClosed):
         return APIError(503, message, type=SERVER, code="engine_closed")
     if isinstance(error, RequestTimeout):
         return APIError(504, message, type=SERVER, code="timeout")
     return APIError(500, message, type=SERVER, code="request_failed")
+
+
+def of_fault() -> APIError:
+    """What clients are told of a fault of the server itself."""
+    return APIError(
+        500,
+        "the server failed; the log of the process that runs it says why",
+        type=SERVER,
+        code="internal_error",
+        headers={"connection": "close"},  # as the server does with what has failed
+    )
 
 
 class Complaint(ValueError):
@@ -166,8 +184,8 @@ def _path(location: tuple[str | int, ...]) -> str:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes
-        return "a number of many digits"
+    except (ValueError, RecursionError):  # more digits, or lists deeper, than Python writes
+        return "what was sent"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
@@ -197,8 +215,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> Response:  # the server logs it
-        message = "the server failed; the log of the process that runs it says why"
-        return APIError(500, message, type=SERVER, code="internal_error").response()
+        return of_fault().response()
 
 
 def _of_http(request: Request, error: HTTPException) -> APIError:

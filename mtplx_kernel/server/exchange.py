@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
@@ -91,10 +91,14 @@ class Exchange:
         """
 
         def submit() -> None:
+            read: dict[int, tuple[int, ...]] = {}
             for index, question in enumerate(questions):
                 if self._closed:
                     return
-                self._submit(engine, index, question, live)
+                # Choices of one prompt have it read once.
+                prompt = read.get(id(question.prompt), question.prompt)
+                handle = self._submit(engine, index, replace(question, prompt=prompt), live)
+                read[id(question.prompt)] = handle.request.prompt_ids
 
         try:
             await self._loop.run_in_executor(self._submitter, submit)
@@ -133,7 +137,7 @@ class Exchange:
                     ended[event.index] = event.generation()
         return [ended[index] for index in sorted(ended)]
 
-    def _submit(self, engine: Engine, index: int, question: Question, live: bool) -> None:
+    def _submit(self, engine: Engine, index: int, question: Question, live: bool) -> Handle:
         teller = _Teller(self._tell, index)
         told: dict[str, Any] = {}
         if live:
@@ -145,6 +149,7 @@ class Exchange:
         if self._closed:  # the client went while the prompt was read
             handle.cancel()
         handle.when_done(lambda handle: self._tell(Ended(index, handle)))
+        return handle
 
     def _tell(self, event: Event) -> None:
         """Hand an event over to the loop (engine's thread).

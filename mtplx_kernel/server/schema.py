@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    model_validator,
+)
 
 from mtplx_kernel.server.errors import Complaint
 from mtplx_kernel.server.values import (
@@ -50,7 +57,7 @@ LATER_COMPLETION = {"suffix": "suffix is not offered: the model writes on from t
 
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-TokenName = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 
 
 class Record(BaseModel):
@@ -186,7 +193,7 @@ class ChatRequest(Asked):
 
     prompt_param: ClassVar[str] = "messages"
 
-    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(
         None, ge=1, description=f"As max_tokens; {LONGEST_ANSWER} if neither is given."
     )

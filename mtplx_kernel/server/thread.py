@@ -133,9 +133,10 @@ class Endpoint:
         except BaseException:
             self.stop(0)
             raise
-        if self._failure is not None:
+        if not self._server.started:
             self.stop(0)
-            raise MTPLXError(f"the endpoint did not start: {self._failure}") from self._failure
+            why = self._failure or "the log says why"
+            raise MTPLXError(f"the endpoint did not start: {why}") from self._failure
 
     @property
     def token(self) -> str | None:

@@ -12,6 +12,7 @@ MOST_STOPS = 4
 MOST_BIASES = 300
 ONLY_TEXT = "only text is offered"
 
+_ID = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[^\s<|\\/>]{1,64}")
 _PROMPT = "prompt must be text, token ids, or a list of several of either, and none may be empty"
 
@@ -32,7 +33,7 @@ def check_bias(value: Any) -> Any:
     if not isinstance(value, dict):
         raise Complaint("logit_bias must be an object of token ids with a number each")
     for key, bias in value.items():
-        if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 10):
+        if not _ID.fullmatch(key):
             raise Complaint(f"logit_bias must name token ids, such as '50256', not {key[:20]!r}")
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
             raise Complaint(f"logit_bias of {key} must be a number from -100 to 100")

@@ -123,8 +123,9 @@ def test_any_byte_that_is_not_taken_counts(endpoint: Endpoint) -> None:
         assert set(limits) == {(0, 0)}
 
 
-def test_who_reads_slowly_is_not() -> None:
-    flood = Endless(chunk=bytes(100_000))
+@pytest.mark.parametrize("size", [100_000, 60_000_000])
+def test_who_reads_slowly_is_not(size: int) -> None:
+    flood = Endless(chunk=bytes(size))
     settings = Settings(token=TOKEN, stall_timeout_s=0.6)
     with Endpoint(flood, settings) as endpoint, connected(endpoint) as client:
         client.sendall(head())
@@ -179,6 +180,18 @@ def test_a_body_that_turns_to_nonsense_is_answered_once(
         begun = head("POST / HTTP/1.1", "Transfer-Encoding: chunked", token=token)
         client.sendall(begun + b"no number\r\n")
         assert answer_on(client).status == 400
+        assert is_closed(client)
+    assert caplog.records == []
+
+
+def test_a_head_whose_body_is_nonsense_gets_headers_alone(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(endpoint) as client:
+        client.sendall(head("HEAD / HTTP/1.1", "Transfer-Encoding: chunked") + b"no number\r\n")
+        answer = answer_on(client, "HEAD")
+        assert (answer.status, answer.body) == (400, b"")
+        assert int(answer.headers["content-length"]) > 0
         assert is_closed(client)
     assert caplog.records == []
 
