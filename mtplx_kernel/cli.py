@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs, so that its help is there at on
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(": ".join([PROGRAM, "interrupted", *map(str, stop.args)]), file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does: the end of the process flushes to none.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
 
 
 def _run(words: Words) -> int:
