@@ -113,7 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        code = _run(words)
+        # Here, where a reader who has gone is noticed in peace.
+        print(end="", flush=True)
+        return code
     except MTPLXError as error:
         print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
         return MISUSED if isinstance(error, InvalidRequest | ModelNotFound) else FAILED
