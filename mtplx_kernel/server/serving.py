@@ -49,8 +49,8 @@ class Serving:
     def __init__(self, engines: Callable[[], Engine]) -> None:
         self._engines = engines
         self._submitter = ThreadPoolExecutor(1, thread_name_prefix="mtplx-submit")
-        self._post: Post | None = None
         self._since = int(time.time())
+        self._post: Post | None = None
 
     def engine(self, model: str) -> Engine:
         """The engine in force, if it is of this name.
