@@ -54,7 +54,7 @@ bench: $(READY)
 	$(PY) -m benchmarks.decode $(BENCH_ARGS)
 
 notebooks: $(READY)
-	$(PY) notebooks/demo.py --save
+	$(PY) notebooks/demo.py --save notebooks/*.ipynb
 	$(PY) docs/picture.py
 
 clean:

@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from mtplx_kernel.engine.request import FinishReason, Generation, Handle, TokenLogprob
 from mtplx_kernel.errors import EngineClosed
+from mtplx_kernel.server.post import Post
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
@@ -67,11 +68,13 @@ class Exchange:
     submitter
         The one thread that submits, so that requests are queued in the order in which they came
         and a long prompt holds up nobody who streams.
+    post
+        Brings what the engine says to the event loop.
     """
 
-    def __init__(self, submitter: ThreadPoolExecutor) -> None:
+    def __init__(self, submitter: ThreadPoolExecutor, post: Post) -> None:
         self._submitter = submitter
-        self._loop = asyncio.get_running_loop()
+        self._post = post
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._handles: list[Handle] = []
         self._closed = False
@@ -101,7 +104,7 @@ class Exchange:
                 read[id(question.prompt)] = handle.request.prompt_ids
 
         try:
-            await self._loop.run_in_executor(self._submitter, submit)
+            await self._post.loop.run_in_executor(self._submitter, submit)
         except BaseException:
             self.close()
             raise
@@ -156,7 +159,7 @@ class Exchange:
 
         A loop that has ended refuses it, which ends a request that nobody waits for.
         """
-        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        self._post.send(self._events.put_nowait, event)
 
 
 class _Teller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
@@ -14,6 +15,7 @@ from mtplx_kernel import __version__
 from mtplx_kernel.server.answers import Model
 from mtplx_kernel.server.errors import APIError
 from mtplx_kernel.server.exchange import Exchange
+from mtplx_kernel.server.post import Post
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
@@ -48,6 +50,7 @@ class Serving:
         self._engines = engines
         self._submitter = ThreadPoolExecutor(1, thread_name_prefix="mtplx-submit")
         self._since = int(time.time())
+        self._post: Post | None = None
 
     def engine(self, model: str) -> Engine:
         """The engine in force, if it is of this name.
@@ -81,7 +84,10 @@ class Serving:
 
     def exchange(self) -> Exchange:
         """An exchange on the running event loop."""
-        return Exchange(self._submitter)
+        loop = asyncio.get_running_loop()
+        if self._post is None or self._post.loop is not loop:
+            self._post = Post(loop)
+        return Exchange(self._submitter, self._post)
 
     def close(self) -> None:
         """Let the thread go."""
