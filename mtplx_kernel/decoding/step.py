@@ -340,6 +340,6 @@ class DecodeStep:
 
 
 def _next_is_known(flight: Flight) -> bool:
-    """Whether all is known of the next cycle but its tokens: no drafts, no penalties, room left."""
+    """Whether all is known of the next cycle but its tokens: no drafts, no conditions, room left."""
     rows = flight.rows
-    return not flight.drafted and all(r.room > 1 and not r.params.penalised for r in rows)
+    return not flight.drafted and all(r.room > 1 and not r.conditioned for r in rows)

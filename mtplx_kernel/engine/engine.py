@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from mtplx_kernel.decoding.params import SamplingParams
+from mtplx_kernel.engine.constraints import Constraints
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.forking import WIDEST, ForkExecutor
 from mtplx_kernel.engine.intake import Intake
@@ -91,6 +92,7 @@ class Engine:
             self.intake = Intake(
                 self.facts,
                 PromptEncoder(self.tokenizer, self.facts),
+                Constraints(self.tokenizer, self.facts),
                 self._memory,
                 self._defaults,
                 self._ledger,

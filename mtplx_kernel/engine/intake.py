@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mtplx_kernel.decoding.params import MAX_LOGPROBS, SamplingParams
+from mtplx_kernel.engine.constraints import Constraints
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.ledger import Ledger
 from mtplx_kernel.engine.memory import Memory
@@ -45,7 +46,7 @@ class Intake:
 
     Parameters
     ----------
-    facts, encoder, memory
+    facts, encoder, constraints, memory
         Of the model.
     defaults
         What holds for requests that name no mode or depth.
@@ -59,6 +60,7 @@ class Intake:
         self,
         facts: ModelFacts,
         encoder: PromptEncoder,
+        constraints: Constraints,
         memory: Memory,
         defaults: Defaults,
         ledger: Ledger,
@@ -67,6 +69,7 @@ class Intake:
     ) -> None:
         self.encoder = encoder
         self._facts = facts
+        self._constraints = constraints
         self._memory = memory
         self._defaults = defaults
         self._ledger = ledger
@@ -162,7 +165,8 @@ class Intake:
         Raises
         ------
         InvalidRequest
-            If its mode cannot be had, or it biases ids that the model does not have.
+            If its mode cannot be had, it biases ids that the model does not have, or its schema
+            or grammar cannot be used.
         """
         self._defaults.checked(params.mode)
         highest = max(params.logit_bias or {}, default=0)
@@ -170,6 +174,7 @@ class Intake:
             raise InvalidRequest(
                 f"logit_bias must be of token ids below {self._facts.vocabulary}, not {highest}"
             )
+        self._constraints.of(params)
         return self._defaults.applied(params)
 
     def _handle(
@@ -183,6 +188,7 @@ class Intake:
             mode=self._defaults.checked(params.mode),
             hooks=ask.hooks,
             draft_params=ask.draft_params,
+            compiled=self._constraints.of(params),
             omit_bonus=ask.omit_bonus,
             weight=ask.weight,
             key=ask.key,
