@@ -238,9 +238,7 @@ def _draws(block: Block) -> list[Draw]:
     for row, ids, count in zip(block.rows, block.known, block.counts, strict=True):
         fed = [max(i, 0) for i in ids or []]
         allowed = None if row.constraint is None else row.constraint.allowed(fed)
-        draws.append(
-            Draw(row.params, row.seed, len(row.ids), row.ids + fed, count + 1, allowed)
-        )
+        draws.append(Draw(row.params, row.seed, len(row.ids), row.ids + fed, count + 1, allowed))
     return draws
 
 

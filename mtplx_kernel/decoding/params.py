@@ -45,8 +45,9 @@ class Acceptance(StrEnum):
 class SamplingParams:
     """One request's sampling, stopping and drafting options.
 
-    A schema or a grammar rules ids out first, then the bias is added. Then filters apply in mlx-lm's order: penalties, then top-p, min-p and
-    top-k on the distribution at temperature 1, then the temperature.
+    A schema or a grammar rules ids out first, then the bias is added. Then filters apply in
+    mlx-lm's order: penalties, then top-p, min-p and top-k on the distribution at temperature 1,
+    then the temperature.
 
     Parameters
     ----------

@@ -7,7 +7,8 @@ only ever fills masks, each within the library's own limits.
 
 from __future__ import annotations
 
-import copy
+import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ KEPT = 32
 JSON_STYLE = {"whitespace_pattern": r"\n?[ \t]{0,16}"}
 """JSON may be indented, but not without an end: a model may like blanks."""
 LONGEST_REASON = 300
+NAME = "<|\ue000{}|>"
+"""What special tokens are called to the library, by id."""
 
 
 class GrammarConstraint:
@@ -78,7 +81,7 @@ class GrammarConstraint:
         """Take the answer's next token; if it may not come, why."""
         if self._matcher.consume_token(token):
             return None
-        return f"the grammar cannot go on: {_one_line(self._matcher.get_error())}"
+        return f"the grammar cannot go on: {_reason(self._matcher.get_error())}"
 
 
 class Compiled:
@@ -149,7 +152,7 @@ class Constraints:
         if not matcher.is_error():
             matcher.compute_bitmask()  # a grammar that allows nothing shows here
         if matcher.is_error():
-            raise InvalidRequest(f"{name} cannot be used: {_one_line(matcher.get_error())}")
+            raise InvalidRequest(f"{name} cannot be used: {_reason(matcher.get_error())}")
         return Compiled(matcher, self._facts.vocabulary)
 
     def _tokens(self, name: str) -> LLTokenizer:
@@ -167,17 +170,48 @@ class Constraints:
             raise InvalidRequest(f"{name} is not to be had: {self._facts.name} has no {lacks}")
         from llguidance import LLTokenizer
 
-        backend = copy.copy(backend)
-        backend.no_padding()
-        backend.no_truncation()
         try:
-            return LLTokenizer(backend.to_str(), n_vocab=self._facts.vocabulary, eos_token=ends)
-        except ValueError as error:
+            text, renamed = _renamed(backend.to_str())
+            found = LLTokenizer(text, n_vocab=self._facts.vocabulary, eos_token=ends)
+            lost = [token for token in renamed if not found.is_special_token(token)]
+            if lost:
+                raise ValueError(f"token {lost[0]} has no place in them")
+        except (LookupError, TypeError, ValueError) as error:
             raise InvalidRequest(
                 f"{name} is not to be had: the tokens of {self._facts.name} cannot be read: "
-                f"{_one_line(str(error))}"
+                f"{_reason(str(error))}"
             ) from error
+        return found
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.replace("<non-verbose/>", "").split())[:LONGEST_REASON]
+def _renamed(tokenizer: str) -> tuple[str, list[int]]:
+    """A tokenizer.json whose special tokens have names that no text holds, and their ids.
+
+    The library would else read a text that is spelled like one, such as a schema's own "<s>", as
+    that token, and then not take it for the text.
+    """
+    found = json.loads(tokenizer)
+    names: dict[str, str] = {}
+    ids = []
+    for token in found["added_tokens"]:
+        written = token["content"]
+        if token["special"] or (written.startswith("<") and written.endswith(">")):
+            names[written] = token["content"] = NAME.format(token["id"])
+            token["special"], token["normalized"] = True, False
+            ids.append(token["id"])
+    model = found["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(name, name): i for name, i in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(name, name), score] for name, score in model["vocab"]]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    found["post_processor"] = found["padding"] = found["truncation"] = None
+    return json.dumps(found), ids
+
+
+def _reason(error: str) -> str:
+    """The library's complaint in a line, without the grammar that it repeats."""
+    lines = error.splitlines() or [""]
+    said = re.sub(r"^at \d+\(\d+\): ", "", lines[0]).strip()
+    return "no text fits it" if said.startswith("NoExtension") else said[:LONGEST_REASON]

@@ -44,11 +44,12 @@ class Engine:
 
     Every method may be called from any thread. Options of a request are those of
     `mtplx_kernel.SamplingParams`, and besides: `raw` (no chat template), `system` (a system
-    message), `on_token` (called on the engine's thread with each id and its text), `on_logprob`
-    (called right before it with a `TokenLogprob`, where `logprobs` asks for them), `priority` (its
-    share where requests take turns, 1 as others), `prefix_cache` (False neither reads nor keeps
-    what prompts have in common) and `hyper` (True lets it wait for the end of every such request
-    before it, whatever the scheduler, and where cohorts are formed it is in none with others).
+    message), `tools` (functions that the chat template is to tell of), `on_token` (called on the
+    engine's thread with each id and its text), `on_logprob` (called right before it with a
+    `TokenLogprob`, where `logprobs` asks for them), `priority` (its share where requests take
+    turns, 1 as others), `prefix_cache` (False neither reads nor keeps what prompts have in common)
+    and `hyper` (True lets it wait for the end of every such request before it, whatever the
+    scheduler, and where cohorts are formed it is in none with others).
     """
 
     def __init__(

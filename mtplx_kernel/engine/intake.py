@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,16 @@ from mtplx_kernel.models.load import ModelFacts
 TokenCallback = Callable[[int, str], None]
 LogprobCallback = Callable[[TokenLogprob], None]
 LEAST_PRIORITY, MOST_PRIORITY = 0.01, 100.0
-NOT_SAMPLING = ("raw", "system", "on_token", "on_logprob", "priority", "prefix_cache", "hyper")
+NOT_SAMPLING = (
+    "raw",
+    "system",
+    "tools",
+    "on_token",
+    "on_logprob",
+    "priority",
+    "prefix_cache",
+    "hyper",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,7 @@ class Intake:
         *,
         raw: bool = False,
         system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         on_token: TokenCallback | None = None,
         on_logprob: LogprobCallback | None = None,
         priority: float = 1.0,
@@ -101,7 +111,7 @@ class Intake:
         params = self.params(options)
         if on_logprob is not None and params.logprobs is None:
             raise InvalidRequest(f"on_logprob needs logprobs, 0 to {MAX_LOGPROBS}: it is off")
-        ids = self.encoder.encode(prompt, raw=raw, system=system)
+        ids = self.encoder.encode(prompt, raw=raw, system=system, tools=tools)
         return self.open(ids, params, ask, opened)
 
     def open(
