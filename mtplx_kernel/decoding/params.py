@@ -144,7 +144,7 @@ class SamplingParams:
         if self.json_schema is not None:
             self._set("json_schema", _schema(self.json_schema))
         if self.grammar is not None:
-            self._set("grammar", _text("grammar", self.grammar))
+            self._set("grammar", _grammar(self.grammar))
         if self.json_schema is not None and self.grammar is not None:
             raise InvalidRequest("json_schema and grammar cannot both be given")
         if self.constrained and self.ignore_eos:
@@ -256,22 +256,25 @@ def _bias(value: object) -> dict[int, float]:
 
 def _schema(value: object) -> str:
     """A schema as JSON text."""
-    allowed = "a JSON schema: a mapping, or JSON text of an object"
+    allowed = f"an object, or its JSON text, of at most {MAX_GRAMMAR} characters"
     try:
         schema = json.loads(value) if isinstance(value, str) else value
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"json_schema must be {allowed}: {error}") from None
-    if not isinstance(schema, Mapping):
-        raise InvalidRequest(f"json_schema must be {allowed}, not {type(schema).__name__}")
-    return _text("json_schema", text)
+    except (TypeError, ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"json_schema must be {allowed}, not {value!r:.40}")
+    if len(text) > MAX_GRAMMAR:
+        raise InvalidRequest(f"json_schema must be {allowed}, not {len(text)}")
+    return text
 
 
-def _text(name: str, value: object) -> str:
+def _grammar(value: object) -> str:
+    allowed = f"text of at most {MAX_GRAMMAR} characters"
     if not isinstance(value, str) or not value.strip():
-        raise InvalidRequest(f"{name} must be text, not {value!r}")
+        raise InvalidRequest(f"grammar must be {allowed}, not {value!r:.40}")
     if len(value) > MAX_GRAMMAR:
-        raise InvalidRequest(f"{name} must have at most {MAX_GRAMMAR} characters, not {len(value)}")
+        raise InvalidRequest(f"grammar must be {allowed}, not {len(value)}")
     return value
 
 

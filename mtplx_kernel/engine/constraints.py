@@ -11,8 +11,9 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mtplx_kernel.decoding.params import SamplingParams
 from mtplx_kernel.errors import InvalidRequest
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
     import mlx.core as mx
     from llguidance import LLMatcher, LLTokenizer
 
+LARGEST = 20_000
+"""Symbols of a grammar: some 2000 properties. What compiling takes grows with their square."""
 KEPT = 32
 """Compiled grammars that are kept for the requests to come."""
 JSON_STYLE = {"whitespace_pattern": r"\n?[ \t]{0,16}"}
 """JSON may be indented, but not without an end: a model may like blanks."""
 LONGEST_REASON = 300
+STACK_BYTES = 256 * 2**20
+"""Address space, not memory: a schema of the longest text needs less than half of it."""
 NAME = "<|\ue000{}|>"
 """What special tokens are called to the library, by id."""
+
+Answer = TypeVar("Answer")
+_STACK = threading.Lock()
 
 
 class GrammarConstraint:
@@ -140,19 +148,9 @@ class Constraints:
     def _compile(self, schema: str | None, grammar: str | None) -> Compiled:
         name = "grammar" if schema is None else "json_schema"
         tokenizer = self._tokens(name)
-        from llguidance import LLMatcher, LLParserLimits
-
-        limits = LLParserLimits(verbose_errors=False)
-        if schema is not None:
-            text = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)  # type: ignore[arg-type]
-        else:
-            assert grammar is not None
-            text = LLMatcher.grammar_from_lark(grammar)
-        matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # a grammar that allows nothing shows here
-        if matcher.is_error():
-            raise InvalidRequest(f"{name} cannot be used: {_reason(matcher.get_error())}")
+        matcher, error = _on_a_deep_stack(lambda: _matcher(tokenizer, schema, grammar))
+        if matcher is None:
+            raise InvalidRequest(f"{name} cannot be used: {_reason(error)}")
         return Compiled(matcher, self._facts.vocabulary)
 
     def _tokens(self, name: str) -> LLTokenizer:
@@ -182,6 +180,50 @@ class Constraints:
                 f"{_reason(str(error))}"
             ) from error
         return found
+
+
+def _matcher(
+    tokenizer: LLTokenizer, schema: str | None, grammar: str | None
+) -> tuple[LLMatcher | None, str]:
+    """A schema or a grammar, compiled, or why it cannot be."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(max_grammar_size=LARGEST, verbose_errors=False)
+    if schema is None:
+        text = LLMatcher.grammar_from_lark(grammar or "")
+    else:
+        try:
+            text = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)  # type: ignore[arg-type]
+        except ValueError as error:
+            return None, str(error)
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=limits)
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # what the first mask takes, or lacks, shows here
+    return (None, matcher.get_error()) if matcher.is_error() else (matcher, "")
+
+
+def _on_a_deep_stack(work: Callable[[], Answer]) -> Answer:
+    """Run a function in a thread of its own with room for any recursion.
+
+    The library follows references by recursion, so that some thousands of them in a row would
+    overflow a usual stack, and end the process.
+    """
+    answer: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:  # raised again where it is waited for
+            answer.set_exception(error)
+
+    with _STACK:
+        usual = threading.stack_size(STACK_BYTES)
+        try:
+            thread = threading.Thread(target=run, name="mtplx-grammar", daemon=True)
+            thread.start()
+        finally:
+            threading.stack_size(usual)
+    return answer.result()
 
 
 def _renamed(tokenizer: str) -> tuple[str, list[int]]:

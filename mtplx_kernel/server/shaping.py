@@ -12,8 +12,28 @@ from mtplx_kernel.server.errors import Complaint
 from mtplx_kernel.server.records import Record
 
 MOST_TOOLS = 128
+DEEPEST = 100
 NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 CHOICES = ("none", "auto", "required")
+
+
+def check_schema(value: Any) -> Any:
+    """An object that is not nested without end."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [part for each in level for part in _parts(each)]
+    if level:
+        raise Complaint(f"a schema must be nested at most {DEEPEST} deep")
+    return value
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+Schema = Annotated[dict[str, Any] | None, BeforeValidator(check_schema)]
 
 
 class JSONSchema(Record):
@@ -21,7 +41,7 @@ class JSONSchema(Record):
 
     name: str = Field(pattern=NAME)
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: Schema = Field(None, alias="schema")
     strict: bool | None = Field(None, description="Without effect: the schema always holds.")
 
 
@@ -54,7 +74,7 @@ class Function(Record):
 
     name: str = Field(pattern=NAME)
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(
+    parameters: Schema = Field(
         None, description="A JSON schema of an object; without it there are no arguments."
     )
     strict: bool | None = Field(None, description="Whether calls must fit the schema.")
