@@ -70,25 +70,20 @@ class CallReader:
         return found
 
     def _content(self) -> Read | None:
-        """Text up to the next call; None once there is no more to say of what is known."""
+        """Text up to the next call; None once there is no more to say of what is known.
+
+        Blanks before a call are none of the message's, so they wait for what comes.
+        """
         start = self._use.style.start
         before, mark, after = self._held.partition(start)
         if mark:
             self._held, self._inside = after, True
-            return Read(before if before.strip() else "")
-        keep = next(
-            (
-                n
-                for n in range(min(len(start) - 1, len(before)), 0, -1)
-                if before.endswith(start[:n])
-            ),
-            0,
-        )
-        said = before[: len(before) - keep]
-        if not said.strip():  # blanks beside a call are none of the message's
-            return None
+            return Read(before.rstrip())
+        lengths = range(min(len(start) - 1, len(before)), 0, -1)
+        begun = next((n for n in lengths if before.endswith(start[:n])), 0)
+        said = before[: len(before) - begun].rstrip()
         self._held = before[len(said) :]
-        return Read(said)
+        return Read(said) if said else None
 
     def _call(self) -> Read | None:
         end = self._use.style.end
@@ -105,6 +100,8 @@ class CallReader:
             calls = tuple(
                 self._checked(each) for each in (found if isinstance(found, list) else [found])
             )
+            if not calls:
+                raise ValueError("no call")
         except Exception:  # parsers raise what they like at what a model wrote
             return Read(self._use.style.start + written + end)
         if self._use.single:

@@ -37,6 +37,7 @@ OF_OPTION = {
     "max_tokens": "max_tokens",
     "logit_bias": "logit_bias",
     "priority": "priority",
+    "ignore_eos": "ignore_eos",
 }
 """The parameter that an engine's complaint is about, by its first word; else it is the prompt."""
 

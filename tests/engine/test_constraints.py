@@ -23,7 +23,7 @@ from mtplx_kernel.engine.constraints import KEPT, Constraints
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.engine.mtp_batch import MTPBatchGenerationService, MTPBatchRequest
 from mtplx_kernel.engine.request import Generation
-from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.errors import InvalidRequest, RequestFailed
 from mtplx_kernel.scheduling.modes import SchedulerMode
 from tests.engine.conftest import PROBE
 from tests.engine.gates import PATIENCE_S
@@ -286,7 +286,7 @@ def test_a_form_that_runs_out_of_its_limits_ends_its_request_alone(engine: Engin
     held = engine.submit(PROBE, json_schema=schema, logit_bias={34: -100.0}, max_tokens=400)
     assert held.wait(PATIENCE_S)
     if held.window.finish_reason == "error":
-        with pytest.raises(mk.RequestFailed, match="the grammar cannot go on: "):
+        with pytest.raises(RequestFailed, match="the grammar cannot go on: "):
             held.result()
     assert free.result(PATIENCE_S).finish_reason in ("stop", "length")
 
