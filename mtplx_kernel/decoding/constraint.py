@@ -18,6 +18,11 @@ class Constraint(Protocol):
         """Whether nothing can follow but the end."""
         ...
 
+    @property
+    def error(self) -> str | None:
+        """Why it cannot go on, once that is so: its last masks say nothing then."""
+        ...
+
     def allowed(self, drafts: Sequence[int]) -> mx.array:
         """Which ids may come next, and which after each of some drafts.
 

@@ -54,7 +54,9 @@ def emit(row: Row, verdict: Verdict) -> Outcome:
     ended = error = None
     end_token = False
     for token, told in zip(verdict.taken, verdict.logprobs or repeat(None), strict=False):
-        if token == FAILED:
+        if row.constraint is not None and row.constraint.error is not None:
+            error = row.constraint.error
+        elif token == FAILED:
             error = NOT_FINITE.format(position=len(row.ids))
         elif token in row.end_ids:
             ended, end_token = "stop", True

@@ -57,7 +57,14 @@ class GrammarConstraint:
     @property
     def complete(self) -> bool:
         """Whether nothing can follow but the end."""
-        return self._matcher.is_stopped()
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def error(self) -> str | None:
+        """Why it cannot go on, once that is so; the library then stops as at an end."""
+        if not self._matcher.is_error():
+            return None
+        return f"the grammar cannot go on: {_reason(self._matcher.get_error())}"
 
     def allowed(self, drafts: Sequence[int]) -> mx.array:
         """Which ids may come next, and which after each of some drafts."""
@@ -87,9 +94,8 @@ class GrammarConstraint:
 
     def advance(self, token: int) -> str | None:
         """Take the answer's next token; if it may not come, why."""
-        if self._matcher.consume_token(token):
-            return None
-        return f"the grammar cannot go on: {_reason(self._matcher.get_error())}"
+        self._matcher.consume_token(token)
+        return self.error
 
 
 class Compiled:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mtplx_kernel.decoding.params import MAX_LOGPROBS, SamplingParams
-from mtplx_kernel.engine.constraints import Constraints
+from mtplx_kernel.engine.constraints import Compiled, Constraints
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.ledger import Ledger
 from mtplx_kernel.engine.memory import Memory
@@ -129,8 +129,10 @@ class Intake:
         longest = min(len(ids) + params.max_tokens, self._facts.context_length)
         self._memory.admit(len(ids), longest, self._defaults.checked(params.mode))
 
+        compiled = self._constraints.of(params)
+
         def make(request_id: str) -> Handle:
-            handle = self._handle(request_id, ids, params, ask)
+            handle = self._handle(request_id, ids, params, compiled, ask)
             opened.append(handle)
             self._timeline.open(handle.window)
             return handle
@@ -188,7 +190,12 @@ class Intake:
         return self._defaults.applied(params)
 
     def _handle(
-        self, request_id: str, ids: tuple[int, ...], params: SamplingParams, ask: Ask
+        self,
+        request_id: str,
+        ids: tuple[int, ...],
+        params: SamplingParams,
+        compiled: Compiled | None,
+        ask: Ask,
     ) -> Handle:
         request = Request(
             request_id=request_id,
@@ -198,7 +205,7 @@ class Intake:
             mode=self._defaults.checked(params.mode),
             hooks=ask.hooks,
             draft_params=ask.draft_params,
-            compiled=self._constraints.of(params),
+            compiled=compiled,
             omit_bonus=ask.omit_bonus,
             weight=ask.weight,
             key=ask.key,

@@ -57,6 +57,8 @@ class Suiting:
         self._length = length
         self._certain = list(certain)
 
+    error: str | None = None
+
     @property
     def complete(self) -> bool:
         return len(self.said) >= self._length
@@ -209,6 +211,18 @@ def test_a_token_that_may_not_come_fails_the_row() -> None:
     assert outcome.error is not None
     assert outcome.error.endswith("may not follow")
     assert row.output == []
+
+
+def test_a_form_that_breaks_while_it_is_asked_fails_the_row() -> None:
+    """What it says then is not to be trusted: an end would pass for the end of a whole answer."""
+    row = held(stop_token_ids=tuple(range(256)))
+    assert isinstance(row.constraint, Suiting)
+    row.constraint.error = "too costly"
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model), None)
+    step.admit(row)
+    step.prefill([row], [row.prefill_left])
+    (outcome,) = step.cycle([row])
+    assert (outcome.error, outcome.ended, row.output) == ("too costly", None, [])
 
 
 def test_max_tokens_cuts_it() -> None:

@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 import mtplx_kernel as mk
@@ -280,14 +280,20 @@ def test_many_references_in_a_row_end_no_process(tiny_folder: Path) -> None:
     assert (done.stdout, done.returncode) == ("11 524288\n", 0), done.stderr
 
 
-def test_a_form_that_runs_out_of_its_limits_ends_its_request_alone(engine: Engine) -> None:
-    schema = {"type": "string", "pattern": "^(.*a.{1,900}b.*){5}$"}
+def test_a_form_that_runs_out_of_its_limits_ends_its_request_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library then allows the end, as if the answer were whole."""
+
+    def tight(**limits: Any) -> LLParserLimits:
+        return LLParserLimits(step_lexer_fuel=50, **limits)
+
+    monkeypatch.setattr("llguidance.LLParserLimits", tight)
+    costly = {"type": "string", "pattern": "^(.*a.{1,900}b.*){5}$"}
     free = engine.submit(PROBE, max_tokens=40)
-    held = engine.submit(PROBE, json_schema=schema, logit_bias={34: -100.0}, max_tokens=400)
-    assert held.wait(PATIENCE_S)
-    if held.window.finish_reason == "error":
-        with pytest.raises(RequestFailed, match="the grammar cannot go on: "):
-            held.result()
+    held = engine.submit(PROBE, json_schema=costly, max_tokens=400)
+    with pytest.raises(RequestFailed, match="the grammar cannot go on: lexer error"):
+        held.result(PATIENCE_S)
     assert free.result(PATIENCE_S).finish_reason in ("stop", "length")
 
 
