@@ -42,6 +42,7 @@ def make_row(request: Request, loaded: LoadedModel) -> Row:
         ids=list(request.prompt_ids),
         params=request.params,
         draft_params=request.draft_params,
+        constraint=None if request.compiled is None else request.compiled.start(),
         omit_bonus=request.omit_bonus,
         seed=request.seed,
         mode=request.mode,

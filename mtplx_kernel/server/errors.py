@@ -32,6 +32,7 @@ CLIENT_GONE = 499
 """The status of an answer that nobody reads."""
 SHOWN = 80
 """Characters of a wrong value that an error repeats."""
+MISSING = "missing_required_parameter"
 INVALID, SERVER = "invalid_request_error", "server_error"
 OF_OPTION = {
     "mode": "generation_mode",
@@ -39,6 +40,7 @@ OF_OPTION = {
     "max_tokens": "max_tokens",
     "logit_bias": "logit_bias",
     "priority": "priority",
+    "ignore_eos": "ignore_eos",
 }
 """The parameter that an engine's complaint is about, by its first word; else it is the prompt."""
 
@@ -161,7 +163,7 @@ def of_validation(errors: list[Any]) -> APIError:
     if kind == "extra_forbidden":
         said, code = f"unknown field {where!r}", "unknown_parameter"
     elif kind == "missing":
-        said, code = f"the field {where!r} is missing", "missing_required_parameter"
+        said, code = f"the field {where!r} is missing", MISSING
     elif kind == "model_type":
         said = f"{where or 'the body'} must be a JSON object, not {_shown(value)}"
     elif isinstance(ours, Complaint):

@@ -43,8 +43,8 @@ def check_bias(value: Any) -> Any:
 
 
 def check_content(value: Any) -> Any:
-    """Text, or parts of which each is text."""
-    if isinstance(value, str):
+    """Text, or parts of which each is text; null where a message needs none."""
+    if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
         raise Complaint("a message's content must be text, or a list of text parts")
@@ -92,12 +92,4 @@ def check_name(value: Any) -> Any:
     """A participant's name."""
     if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
         raise Complaint("name must be 1 to 64 characters without spaces and without < | \\ / >")
-    return value
-
-
-def check_format(value: Any) -> Any:
-    """Text, the only format that there is."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind in ("json_object", "json_schema"):
-        raise Complaint(f"{kind} is not offered yet; allowed: text", "unsupported_value", "type")
     return value
