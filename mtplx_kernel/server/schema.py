@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mtplx_kernel.server.errors import MISSING, Complaint
 from mtplx_kernel.server.records import Record
@@ -53,7 +53,7 @@ LATER_COMPLETION = {"suffix": "suffix is not offered: the model writes on from t
 
 
 Text = Annotated[str, Field(min_length=1)]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], FailFast(), Field(min_length=1)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
 TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 
 
@@ -76,7 +76,7 @@ class Message(Record):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
-        str | Annotated[list[TextPart], FailFast(), Field(min_length=1)] | None,
+        str | Annotated[list[TextPart], Field(fail_fast=True, min_length=1)] | None,
         BeforeValidator(check_content),
     ] = None
     name: Annotated[str | None, BeforeValidator(check_name)] = None
@@ -84,7 +84,7 @@ class Message(Record):
     audio: None = None
     annotations: None = None
     function_call: None = None
-    tool_calls: Annotated[list[ToolCall], FailFast(), Field(min_length=1)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, min_length=1)] | None = None
     tool_call_id: str | None = Field(None, description="The call that a tool answers.")
 
     @model_validator(mode="after")
@@ -193,7 +193,9 @@ class ChatRequest(Asked):
 
     prompt_param: ClassVar[str] = "messages"
 
-    messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(
+        min_length=1, max_length=MOST_MESSAGES
+    )
     max_completion_tokens: int | None = Field(
         None, ge=1, description=f"As max_tokens; {LONGEST_ANSWER} if neither is given."
     )
@@ -263,9 +265,9 @@ class CompletionRequest(Asked):
 
     prompt: Annotated[
         Text
-        | Annotated[list[Text], FailFast(), Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
         | Tokens
-        | Annotated[list[Tokens], FailFast(), Field(min_length=1, max_length=MOST_PROMPTS)],
+        | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)],
         BeforeValidator(check_prompt),
         Field(description=f"Text or token ids; at most {MOST_PROMPTS} of them in a list."),
     ]

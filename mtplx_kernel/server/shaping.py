@@ -6,7 +6,7 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mtplx_kernel.server.errors import Complaint
 from mtplx_kernel.server.records import Record
@@ -169,7 +169,7 @@ def check_tools(value: Any) -> Any:
     return value
 
 
-Tools = Annotated[Annotated[list[Tool], FailFast()] | None, BeforeValidator(check_tools)]
+Tools = Annotated[Annotated[list[Tool], Field(fail_fast=True)] | None, BeforeValidator(check_tools)]
 ToolChoice = Annotated[
     Literal["none", "auto", "required"] | NamedTool | None, BeforeValidator(check_choice)
 ]
