@@ -46,7 +46,7 @@ lint: $(READY)
 	$(PY) -m mypy
 
 test: lint
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 format: $(READY)
 	$(PY) -m ruff format .
@@ -59,7 +59,7 @@ conformance: $(READY)
 	$(PY) -m conformance $(CONFORMANCE_ARGS)
 
 notebooks: $(READY)
-	$(PY) notebooks/demo.py --save
+	$(PY) notebooks/demo.py --save notebooks/*.ipynb
 	$(PY) docs/picture.py
 
 clean:

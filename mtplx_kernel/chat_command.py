@@ -6,10 +6,11 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel import launch, options, report
-from mtplx_kernel.conversation import Conversation
+from mtplx_kernel.conversation import Conversation, Message
 from mtplx_kernel.display import PrintSink
 from mtplx_kernel.engine.request import FinishReason, Generation
 from mtplx_kernel.errors import InvalidRequest, RequestFailed
@@ -30,7 +31,7 @@ CHAT_OPTIONS = (
 
 PROMPT = "you> "
 INTERRUPTED = "interrupted"
-BUSY = f"{INTERRUPTED}; the model is busy with one step and lets go after it"
+BUSY = "the model is busy with one step and lets go after it"
 
 COMMANDS = {
     "/mtp": Verb("/mtp [on|off|status]", "draft (mode mtp) or not (mode ar), or say which"),
@@ -59,7 +60,13 @@ def chat(words: list[str], given: dict[str, Any]) -> int:
     name, loading = launch.chosen(words, given)
     system = given.pop("system", "")
     options.check_sampling(given)
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    if sys.stdin is None:
+        raise InvalidRequest("chat reads from stdin, which is closed")
+    # Bytes that are no text are refused with their line, and what cannot be shown is a "?".
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
+    interactive = sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()
     import mtplx_kernel
 
     if interactive:
@@ -98,8 +105,10 @@ def talk(conversation: Chat, prompt: str) -> None:
             continue
         try:
             going_on = conversation.take(line)
-        except KeyboardInterrupt:
-            _note(INTERRUPTED)
+        except KeyboardInterrupt as stop:
+            if not prompt:
+                raise
+            _note("; ".join([INTERRUPTED, *map(str, stop.args)]))
         except (InvalidRequest, RequestFailed) as error:
             print(" ".join(str(error).split()), file=sys.stderr, flush=True)
 
@@ -136,6 +145,8 @@ class Chat:
         ------
         InvalidRequest, RequestFailed
             If it cannot be done; the conversation is as before.
+        KeyboardInterrupt
+            If the answer was interrupted; what was said of it is kept.
         """
         if line.startswith("/"):
             return self._command(split_words(line))
@@ -155,20 +166,22 @@ class Chat:
             generation = wait(handle, PrintSink())
         except KeyboardInterrupt:
             if not handle.done:
-                _note(BUSY)
-                return
+                raise KeyboardInterrupt(BUSY) from None
             # It had ended, and was only being shown.
-            generation = handle.result()
-            _note(INTERRUPTED)
+            self._keep(messages, handle.result())
+            raise
+        self._keep(messages, generation)
+        if generation.finish_reason is FinishReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        if generation.finish_reason is FinishReason.LENGTH:
+            n = generation.stats.completion_tokens
+            _note(f"ended after {n} tokens; --max-tokens allows more")
+
+    def _keep(self, messages: Sequence[Message], generation: Generation) -> None:
         self._last = generation
         # What was said before an interrupt was said: the model remembers it as its reader does.
         if generation.text.strip():
             self.conversation.keep(messages, generation.text)
-        if generation.finish_reason is FinishReason.INTERRUPTED:
-            _note(INTERRUPTED)
-        elif generation.finish_reason is FinishReason.LENGTH:
-            n = generation.stats.completion_tokens
-            _note(f"ended after {n} tokens; --max-tokens allows more")
 
     def _command(self, words: Sequence[str]) -> bool:
         name, *rest = words

@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs, so that its help is there at on
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,13 +113,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        code = _run(words)
+        # Here, where a reader who has gone is noticed in peace.
+        print(end="", flush=True)
+        return code
     except MTPLXError as error:
         print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
         return MISUSED if isinstance(error, InvalidRequest | ModelNotFound) else FAILED
     except KeyboardInterrupt as stop:
         print(": ".join([PROGRAM, "interrupted", *map(str, stop.args)]), file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does: the end of the process flushes to none.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
 
 
 def _run(words: Words) -> int:

@@ -35,6 +35,10 @@ class EngineClosed(MTPLXError):
     """The engine was closed, or its owner thread died; the message says which."""
 
 
+class ModelLoading(EngineClosed):
+    """There is no engine yet: its model is being loaded."""
+
+
 class RequestTimeout(MTPLXError, TimeoutError):
     """A result did not arrive in the time the caller was willing to wait."""
 

@@ -6,6 +6,7 @@ import keyword
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mtplx_kernel.decoding.params import Acceptance, GenerationMode, SamplingParams
@@ -42,6 +43,13 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
+def _contents(text: str) -> str:
+    try:
+        return Path(text).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"must be a file with a JSON schema, not {text!r}: {error}") from error
+
+
 MODES = tuple(str(mode) for mode in GenerationMode)
 MODE = Option("--mode", str, "MODE", "mtp or ar, in place of the engine's default", values=MODES)
 
@@ -65,6 +73,7 @@ SAMPLING_OPTIONS = (
     Option("--repetition-penalty", number, "X", "above 1 makes recent tokens less likely"),
     Option("--presence-penalty", number, "X", "taken off the logits of recent tokens once"),
     Option("--frequency-penalty", number, "X", "taken off for each recent occurrence"),
+    Option("--json-schema", _contents, "FILE", "the answer is JSON that fits the schema in FILE"),
     Option("--logprobs", whole, "N", "log-probabilities in the result, with N of the likeliest"),
 )
 

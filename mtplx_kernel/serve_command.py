@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel import launch, serve_options
-from mtplx_kernel.errors import EngineClosed, MTPLXError
+from mtplx_kernel.errors import EngineClosed, ModelLoading, MTPLXError
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
@@ -46,7 +46,7 @@ def serve(words: list[str], given: dict[str, Any]) -> int:
 
     def engine() -> Engine:
         if not loaded:
-            raise EngineClosed(f"{name} is being loaded")
+            raise ModelLoading(f"{name} is being loaded")
         return loaded[0]
 
     # A port that is in use is found out before the model is loaded, which may take long.

@@ -147,7 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 130 if client.interrupted else 1
         if options.save:
             nbformat.write(settle(notebook), path)
-    print("This was notebooks/01_quickstart.ipynb. Open it in JupyterLab and change it: make lab")
+    if options.notebooks == [QUICK_START]:
+        print(
+            "This was notebooks/01_quickstart.ipynb. Open it in JupyterLab and change it: make lab"
+        )
     return 0
 
 

@@ -309,6 +309,21 @@ def test_the_module_runs_as_a_program() -> None:
     assert done.stderr.startswith("mtplx-kernel: unknown command 'bogus'; allowed: fetch, ")
 
 
+def test_a_reader_that_goes_is_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "mtplx_kernel.cli", "--help"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (cli.FAILED, b"")
+
+
 def test_errors_of_the_package_only_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of ours must not look like a mistake of the user."""
 

@@ -6,12 +6,47 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from mtplx_kernel.engine.slices import join, wait_for
+from mtplx_kernel.engine.slices import SLICE_S, join, wait_for
 from mtplx_kernel.errors import EndpointLost, InvalidRequest
 
 T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """A coroutine, and its end."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self.done = threading.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Begin with it, on the loop."""
+        if not self.done.is_set():
+            self._task = asyncio.get_running_loop().create_task(self._work)
+            self._task.add_done_callback(lambda _: self.done.set())
+
+    def cancel(self) -> None:
+        """Cancel it, on the loop; it need not have begun, and then does not."""
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        """Never begin with it."""
+        self._work.close()
+        self.done.set()
+
+    def result(self) -> T:
+        """What came of it."""
+        assert self._task is not None
+        if self._task.cancelled():
+            raise EndpointLost("the client was closed before the answer", connected=True)
+        return self._task.result()
 
 
 class Background:
@@ -46,38 +81,39 @@ class Background:
         Raises
         ------
         InvalidRequest
-            If `stop` was called before.
+            If `stop` was called before, or this process was forked off since.
         EndpointLost
             If it is called meanwhile.
         """
-        tasks: list[asyncio.Task[T]] = []
-        done = threading.Event()
+        call = _Call(work)
+        try:
+            self._hand_over(call)
+            wait_for(call.done)
+        except BaseException:  # an interrupt may strike anywhere in there
+            self._take_back(call)
+            raise
+        return call.result()
 
-        def begin() -> None:
-            tasks.append(asyncio.get_running_loop().create_task(work))
-            tasks[0].add_done_callback(lambda _: done.set())
-
-        def cancel() -> None:
-            for task in tasks:
-                task.cancel()
-
+    def _hand_over(self, call: _Call[T]) -> None:
         # Under the lock, so that nothing is begun behind the end, where nobody would answer.
         with self._lock:
             if self._stopped:
-                work.close()
                 raise InvalidRequest("the client is closed: make another")
             loop = self._loop or self._start()
-            loop.call_soon_threadsafe(begin)
-        try:
-            wait_for(done)
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # a loop that is closed runs nothing
-                loop.call_soon_threadsafe(cancel)
-            wait_for(done)
-            raise
-        if tasks[0].cancelled():
-            raise EndpointLost("the client was closed before the answer", connected=True)
-        return tasks[0].result()
+            if self._thread is None or not self._thread.is_alive():
+                raise InvalidRequest("the client is another process's: make another")
+            call.loop = loop
+            loop.call_soon_threadsafe(call.begin)
+
+    def _take_back(self, call: _Call[T]) -> None:
+        """Cancel a call that may have been handed over, and wait for its end."""
+        if call.loop is None:
+            call.drop()
+            return
+        with contextlib.suppress(RuntimeError):  # a loop that is closed runs nothing
+            call.loop.call_soon_threadsafe(call.cancel)
+        while not call.done.wait(SLICE_S) and not call.loop.is_closed():
+            pass
 
     def stop(self) -> None:
         """Cancel what runs, run what comes last and end the thread."""
@@ -92,12 +128,13 @@ class Background:
             join(self._thread)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        self._loop = asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=_live, args=(self._loop, self._last), name=self._name, daemon=True
+            target=_live, args=(loop, self._last), name=self._name, daemon=True
         )
         self._thread.start()
-        return self._loop
+        self._loop = loop
+        return loop
 
 
 def _live(loop: asyncio.AbstractEventLoop, last: Callable[[], Awaitable[None]]) -> None:

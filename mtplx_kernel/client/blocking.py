@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any, Self
@@ -44,6 +45,11 @@ class TextStream:
             return self._background.run(self._pieces.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
+        except KeyboardInterrupt:
+            # The traceback, which a notebook keeps, would keep a stream that is left.
+            with contextlib.suppress(RuntimeError):  # it is ending already
+                self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

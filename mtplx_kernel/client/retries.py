@@ -18,8 +18,9 @@ class Retries:
     """How often a request is sent again, and after what pauses.
 
     Only statuses 429 and 503 and connections that could not be made are tried again: then the
-    endpoint has not begun. A pause is what the endpoint asks for by Retry-After; else each is twice
-    the one before, and by chance up to half shorter, so that clients do not come back together.
+    endpoint has not begun. A pause is what the endpoint asks for by Retry-After, and by chance up
+    to half longer; else each is twice the one before, and up to half shorter. So clients that were
+    refused together do not come back together.
 
     Attributes
     ----------
@@ -46,7 +47,7 @@ class Retries:
             return None
         asked = error.retry_after_s if isinstance(error, EndpointError) else None
         if asked is not None:
-            return asked if asked <= self.longest_s else None
+            return asked * (1 + self.chance() / 2) if asked <= self.longest_s else None
         pause: float = min(self.longest_s, self.first_s * 2 ** (tries - 1))
         return pause * (1 - self.chance() / 2)
 

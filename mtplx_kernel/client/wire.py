@@ -40,7 +40,9 @@ class Wire:
         self._http = httpx.AsyncClient(
             headers=settings.headers,
             # How many connections there are is the callers' choice: none waits for another's.
-            timeout=httpx.Timeout(settings.timeout, connect=CONNECT_S, pool=None),
+            timeout=httpx.Timeout(
+                settings.timeout, connect=min(CONNECT_S, settings.timeout or CONNECT_S), pool=None
+            ),
             limits=httpx.Limits(max_keepalive_connections=settings.max_batch_size),
             trust_env=not settings.local,
             transport=transport,

@@ -49,7 +49,7 @@ def draw_drafts(
     vocabulary
         How many ids there are.
     """
-    if all(row.drawn.greedy and not row.params.adjusts for row in rows):
+    if all(row.drawn.greedy and not _adjusts(row, depth) for row in rows):
         chosen = mx.argmax(logits, axis=-1)
         logprobs: list[mx.array | None] = [None] * len(rows)
     else:
@@ -117,13 +117,19 @@ def _adjusted(
     logits: mx.array, columns: mx.array | None, vocabulary: int, row: Row, depth: int
 ) -> mx.array:
     """A row's logits after its bias and penalties, by column."""
-    params = row.params
-    if not params.adjusts:
+    if not _adjusts(row, depth):
         return logits
     # The drafts before this one are not known here: leaving them out costs acceptance only.
+    allowed = None if row.constraint is None or depth else row.constraint.allowed(())
     whole = _widened(logits, columns, vocabulary)
-    whole = adjusted(whole, Draw(params, row.seed, len(row.ids) + depth, row.ids, 1))
+    d = Draw(row.params, row.seed, len(row.ids) + depth, row.ids, 1, allowed)
+    whole = adjusted(whole, d)
     return whole if columns is None else whole[:, columns]
+
+
+def _adjusts(row: Row, depth: int) -> bool:
+    """Whether a row's logits are changed; what it may say is known before the first draft only."""
+    return row.params.adjusts or (row.constraint is not None and not depth)
 
 
 def _widened(logits: mx.array, columns: mx.array | None, vocabulary: int) -> mx.array:

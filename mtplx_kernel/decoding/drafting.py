@@ -60,6 +60,12 @@ class Drafts:
         """No drafts."""
         return cls.of([[] for _ in range(rows)])
 
+    def filled(self, ids: Sequence[list[int]]) -> Drafts:
+        """These, and for some rows, which have none of these, ids that are known."""
+        known = [own or old for own, old in zip(ids, self.known, strict=True)]
+        counts = [len(own) or old for own, old in zip(ids, self.counts, strict=True)]
+        return Drafts(counts, known, self.compute)
+
     def check(self, depths: Sequence[int], vocabulary: int) -> None:
         """Raise ValueError if a row has more drafts than its depth, or one that is no id."""
         for count, ids, depth in zip(self.counts, self.known, depths, strict=True):

@@ -219,8 +219,8 @@ class Flight:
 def _known(
     rows: Sequence[Row], drafts: Drafts, computed: Computed | None
 ) -> list[list[int] | None]:
-    """The drafts that the host knows: those of penalised rows it must, as they count at once."""
-    wanted = [ids is None and r.params.penalised for r, ids in zip(rows, drafts.known, strict=True)]
+    """The drafts that the host knows: it must where what follows one depends on it."""
+    wanted = [ids is None and r.conditioned for r, ids in zip(rows, drafts.known, strict=True)]
     if computed is None or not any(wanted):
         return drafts.known
     numbers: list[list[int]] = computed.tokens.tolist()  # type: ignore[assignment]
@@ -234,12 +234,12 @@ def _known(
 
 def _draws(block: Block) -> list[Draw]:
     """What is to be drawn for each row."""
-    return [
-        Draw(
-            row.params, row.seed, len(row.ids), row.ids + [max(i, 0) for i in ids or []], count + 1
-        )
-        for row, ids, count in zip(block.rows, block.known, block.counts, strict=True)
-    ]
+    draws = []
+    for row, ids, count in zip(block.rows, block.known, block.counts, strict=True):
+        fed = [max(i, 0) for i in ids or []]
+        allowed = None if row.constraint is None else row.constraint.allowed(fed)
+        draws.append(Draw(row.params, row.seed, len(row.ids), row.ids + fed, count + 1, allowed))
+    return draws
 
 
 def _targets(

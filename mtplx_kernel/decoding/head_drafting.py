@@ -88,17 +88,11 @@ class HeadDrafter:
                 self._state(row).seen.append((start, piece))
 
     def catch_up(self, rows: Sequence[Row]) -> None:
-        """Feed the known pairs of rows that have collected many."""
-        for row in rows:
-            state = self._states.get(row.request_id)
-            if state is None or not state.seen:
-                continue
-            start, piece = state.seen[-1]
-            # The last known pair is kept back: its output is what the first draft comes from.
-            piled = min(len(row.ids) - 1, start + piece.shape[1]) - 1 - state.fed
-            if piled >= FEED_AT:
-                self._feed([row], [piled])
-                self._start()
+        """Feed the known pairs of these neighbours, all in one forward, where one has many."""
+        counts = [self._piled(row) for row in rows]
+        if max(counts) >= FEED_AT:
+            self._feed(rows, counts)
+            self._start()
 
     def propose(self, rows: Sequence[Row], depths: Sequence[int]) -> Drafts:
         """Plan drafts for each row, as many as make all together fastest."""
@@ -228,6 +222,17 @@ class HeadDrafter:
             most = min(most, self.head.stages)
         rates = state.ladder.given(self.rates)
         return [Offer(rates, most, 0 if row.params.depth is None else most, by_forward=True)]
+
+    def _piled(self, row: Row) -> int:
+        """How many pairs the row has collected, without the last known one.
+
+        That one is kept back: the first draft comes from its output.
+        """
+        state = self._states.get(row.request_id)
+        if state is None or not state.seen:
+            return 0
+        start, piece = state.seen[-1]
+        return max(0, min(len(row.ids) - 1, start + piece.shape[1]) - 1 - state.fed)
 
     def _due(self, row: Row) -> bool:
         return len(row.ids) - self._state(row).judged_at >= PROBE_EVERY

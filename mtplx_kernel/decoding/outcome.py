@@ -54,10 +54,14 @@ def emit(row: Row, verdict: Verdict) -> Outcome:
     ended = error = None
     end_token = False
     for token, told in zip(verdict.taken, verdict.logprobs or repeat(None), strict=False):
-        if token == FAILED:
+        if row.constraint is not None and row.constraint.error is not None:
+            error = row.constraint.error
+        elif token == FAILED:
             error = NOT_FINITE.format(position=len(row.ids))
         elif token in row.end_ids:
             ended, end_token = "stop", True
+        elif row.constraint is not None and (refusal := row.constraint.advance(token)):
+            error = refusal
         else:
             row.ids.append(token)
             if told is not None:
@@ -66,7 +70,8 @@ def emit(row: Row, verdict: Verdict) -> Outcome:
                 emitted.append(Token(token, row.text.add(token), told))
             except Exception as failure:  # a tokenizer that cannot decode what the model said
                 error = f"the text cannot be decoded: {type(failure).__name__}: {failure}"
-            ended = "stop" if row.text.stopped else "length" if row.room <= 0 else None
+            complete = row.constraint is not None and row.constraint.complete
+            ended = "stop" if row.text.stopped or complete else "length" if row.room <= 0 else None
         if ended or error:
             break
     accepted = min(verdict.accepted, len(emitted) + end_token)

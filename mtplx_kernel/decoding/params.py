@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -16,6 +17,8 @@ MAX_SEED = 2**64 - 1
 MAX_BIASED = 300
 MAX_BIAS = 100.0
 MAX_LOGPROBS = 20
+MAX_GRAMMAR = 65_536
+"""Characters of a schema or a grammar."""
 
 
 class GenerationMode(StrEnum):
@@ -42,8 +45,9 @@ class Acceptance(StrEnum):
 class SamplingParams:
     """One request's sampling, stopping and drafting options.
 
-    The bias is added first. Then filters apply in mlx-lm's order: penalties, then top-p, min-p and
-    top-k on the distribution at temperature 1, then the temperature.
+    A schema or a grammar rules ids out first, then the bias is added. Then filters apply in
+    mlx-lm's order: penalties, then top-p, min-p and top-k on the distribution at temperature 1,
+    then the temperature.
 
     Parameters
     ----------
@@ -69,6 +73,11 @@ class SamplingParams:
     logprobs
         Report each token's log-probability, and those of this many of the likeliest ids in its
         place, 0 to 20. None is off.
+    json_schema
+        A JSON schema, as a mapping or as JSON text: the answer is JSON of that kind, unless
+        `max_tokens` cuts it. It is kept as text.
+    grammar
+        The same for any text: a grammar in llguidance's form of Lark, whose rule is `start`.
     seed
         Under acceptance "coupled", noise at position t depends on (seed, t) alone. None draws a
         seed, which the stats report.
@@ -102,6 +111,8 @@ class SamplingParams:
     penalty_context: int = 20
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     logprobs: int | None = None
+    json_schema: str | None = None
+    grammar: str | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -130,6 +141,14 @@ class SamplingParams:
             _whole("depth", self.depth, 0, MAX_DEPTH)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
+        if self.json_schema is not None:
+            self._set("json_schema", _schema(self.json_schema))
+        if self.grammar is not None:
+            self._set("grammar", _grammar(self.grammar))
+        if self.json_schema is not None and self.grammar is not None:
+            raise InvalidRequest("json_schema and grammar cannot both be given")
+        if self.constrained and self.ignore_eos:
+            raise InvalidRequest("ignore_eos is refused with json_schema and grammar: they end")
         self._set("stop", _strings(self.stop))
         self._set("stop_token_ids", _ids(self.stop_token_ids))
         self._set("acceptance", _choice("acceptance", self.acceptance, Acceptance))
@@ -157,6 +176,11 @@ class SamplingParams:
     def adjusts(self) -> bool:
         """Whether logits are changed, by the bias or the penalties, before anything is drawn."""
         return self.logit_bias is not None or self.penalised
+
+    @property
+    def constrained(self) -> bool:
+        """Whether a schema or a grammar says what the answer may be."""
+        return self.json_schema is not None or self.grammar is not None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -228,6 +252,30 @@ def _bias(value: object) -> dict[int, float]:
         if not whole or not number or not -MAX_BIAS <= bias <= MAX_BIAS:
             raise InvalidRequest(f"logit_bias must be {allowed}, not {token!r}: {bias!r}")
     return {token: float(bias) for token, bias in value.items()}
+
+
+def _schema(value: object) -> str:
+    """A schema as JSON text."""
+    allowed = f"an object, or its JSON text, of at most {MAX_GRAMMAR} characters"
+    try:
+        schema = json.loads(value) if isinstance(value, str) else value
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"json_schema must be {allowed}, not {value!r:.40}")
+    if len(text) > MAX_GRAMMAR:
+        raise InvalidRequest(f"json_schema must be {allowed}, not {len(text)}")
+    return text
+
+
+def _grammar(value: object) -> str:
+    allowed = f"text of at most {MAX_GRAMMAR} characters"
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidRequest(f"grammar must be {allowed}, not {value!r:.40}")
+    if len(value) > MAX_GRAMMAR:
+        raise InvalidRequest(f"grammar must be {allowed}, not {len(value)}")
+    return value
 
 
 def _listed(name: str, value: object) -> Iterable[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mtplx_kernel.decoding.constraint import Constraint
 from mtplx_kernel.decoding.logprob import TokenLogprob
 from mtplx_kernel.decoding.params import MAX_DEPTH, GenerationMode, SamplingParams
 from mtplx_kernel.decoding.text import TextStream
@@ -28,6 +29,8 @@ class Row:
         Most ids the model can take.
     draft_params
         How a head's drafts are drawn; None as the tokens are. Bias and penalties are the tokens'.
+    constraint
+        What the output may be, and where it stands in that; None leaves it free.
     omit_bonus
         Whether the token after drafts that were all right is left to the next cycle.
     pool
@@ -51,6 +54,7 @@ class Row:
     context_length: int
     text: TextStream
     draft_params: SamplingParams | None = None
+    constraint: Constraint | None = None
     omit_bonus: bool = False
     pool: str | None = None
     slot: int | None = None
@@ -75,6 +79,11 @@ class Row:
     def drawn(self) -> SamplingParams:
         """How a head's drafts are drawn."""
         return self.draft_params or self.params
+
+    @property
+    def conditioned(self) -> bool:
+        """Whether the host must know a token before it can say what follows it."""
+        return self.params.penalised or self.constraint is not None
 
     def rewind(self) -> None:
         """Begin anew with the ids that are known: the caches were lost."""

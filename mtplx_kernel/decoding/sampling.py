@@ -37,6 +37,8 @@ class Draw:
         All tokens before the last position to draw for: the row's ids and its drafts.
     count
         How many positions.
+    allowed
+        Which ids may come at each position, bool of shape (count, vocabulary); None allows all.
     """
 
     params: SamplingParams
@@ -44,6 +46,12 @@ class Draw:
     position: int
     tokens: Sequence[int]
     count: int
+    allowed: mx.array | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tokens are the argmax of the logits as they are."""
+        return self.params.greedy and not self.params.adjusts and self.allowed is None
 
 
 def noise(seed: int, position: int, size: int) -> mx.array:
@@ -68,7 +76,7 @@ def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     mx.array
         Ids, shape (n,), not yet evaluated; -1 where a position's logits are not finite.
     """
-    if all(d.params.greedy and not d.params.adjusts for d in draws):
+    if all(d.plain for d in draws):
         tokens = mx.argmax(logits, axis=-1)
     else:
         ends = [0]
@@ -115,7 +123,12 @@ def shaped(logits: mx.array, params: SamplingParams) -> mx.array:
 
 
 def adjusted(logits: mx.array, d: Draw) -> mx.array:
-    """Logits after the bias and then the penalties; the same array where there are none."""
+    """Logits with what may not come ruled out, then the bias, then the penalties.
+
+    The same array where there is nothing of that.
+    """
+    if d.allowed is not None:
+        logits = mx.where(d.allowed, logits, -mx.inf)
     if d.params.logit_bias is not None:
         logits = biased(logits, d.params.logit_bias)
     return penalised(logits, d) if d.params.penalised else logits

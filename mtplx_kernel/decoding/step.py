@@ -64,6 +64,7 @@ class DecodeStep:
         self.drafter = drafter if caches.rollback else None
         self._look_ahead = look_ahead
         self._ahead: Flight | None = None
+        self._forced: set[str] = set()
         self._seats = Seats(caches.slots)
         self._prefixes = RowPrefixes(caches, self.drafter)
 
@@ -175,19 +176,26 @@ class DecodeStep:
 
     def _propose(self, rows: Sequence[Row]) -> Drafts:
         """Plan the cycle's drafts."""
+        self._forced = set()
         depths = [row.depth for row in rows]
         drafter, none = self.drafter, Drafts.none(len(rows))
         if drafter is None or not any(depths):
             return none
         self._guarded(rows, partial(drafter.catch_up, rows), lasting=True)
-        depths = [row.depth for row in rows]
+        # Where a grammar leaves one way to go on, nobody need guess.
+        forced = [
+            row.constraint.forced(row.depth) if row.constraint is not None and row.depth else []
+            for row in rows
+        ]
+        self._forced = {row.request_id for row, ids in zip(rows, forced, strict=True) if ids}
+        depths = [0 if ids else row.depth for row, ids in zip(rows, forced, strict=True)]
 
         def checked() -> Drafts:
             drafts = drafter.propose(rows, depths)
             drafts.check(depths, self.target.vocabulary)
             return drafts
 
-        return self._guarded(rows, checked) or none
+        return (self._guarded(rows, checked) or none).filled(forced)
 
     def _work(self, rows: Sequence[Row], drafts: Drafts) -> Block:
         """Make the drafts that need a forward, and lay out what the target will verify."""
@@ -283,7 +291,10 @@ class DecodeStep:
         flat = hidden.reshape(-1, hidden.shape[-1])
         if len(chosen) < flat.shape[0]:
             flat = flat[mx.array(chosen)]
-        return self._flight(Flight.over(block, self.target.logits(flat)))
+        logits = self.target.logits(flat)
+        if any(row.constraint is not None for row in rows):
+            mx.async_eval(logits)  # masks are filled while it is computed
+        return self._flight(Flight.over(block, logits))
 
     def _launch_ahead(self, flight: Flight) -> Flight:
         """Launch the cycle after one without drafts, on tokens that are still being computed."""
@@ -325,7 +336,7 @@ class DecodeStep:
         if FAILED in verdict.drafts:
             self._fail([row], "its logits are not finite")
         if self.drafter is not None:
-            drafted = len(verdict.drafts)
+            drafted = 0 if row.request_id in self._forced else len(verdict.drafts)
             self._guarded([row], partial(self.drafter.observe, row, drafted, verdict.tokens))
 
     def _widened(self, rows: list[Row], drafts: Drafts) -> tuple[list[Row], Drafts]:
@@ -340,6 +351,6 @@ class DecodeStep:
 
 
 def _next_is_known(flight: Flight) -> bool:
-    """Whether all is known of the next cycle but its tokens: no drafts, no penalties, room left."""
+    """Whether all is known of the next cycle but its tokens: no drafts or conditions, room left."""
     rows = flight.rows
-    return not flight.drafted and all(r.room > 1 and not r.params.penalised for r in rows)
+    return not flight.drafted and all(r.room > 1 and not r.conditioned for r in rows)

@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from mtplx_kernel.decoding.params import SamplingParams
+from mtplx_kernel.engine.constraints import Constraints
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.forking import WIDEST, ForkExecutor
 from mtplx_kernel.engine.intake import Intake
@@ -43,11 +44,12 @@ class Engine:
 
     Every method may be called from any thread. Options of a request are those of
     `mtplx_kernel.SamplingParams`, and besides: `raw` (no chat template), `system` (a system
-    message), `on_token` (called on the engine's thread with each id and its text), `on_logprob`
-    (called right before it with a `TokenLogprob`, where `logprobs` asks for them), `priority` (its
-    share where requests take turns, 1 as others), `prefix_cache` (False neither reads nor keeps
-    what prompts have in common) and `hyper` (True lets it wait for the end of every such request
-    before it, whatever the scheduler, and where cohorts are formed it is in none with others).
+    message), `tools` (functions that the chat template is to tell of), `on_token` (called on the
+    engine's thread with each id and its text), `on_logprob` (called right before it with a
+    `TokenLogprob`, where `logprobs` asks for them), `priority` (its share where requests take
+    turns, 1 as others), `prefix_cache` (False neither reads nor keeps what prompts have in common)
+    and `hyper` (True lets it wait for the end of every such request before it, whatever the
+    scheduler, and where cohorts are formed it is in none with others).
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Engine:
             self.intake = Intake(
                 self.facts,
                 PromptEncoder(self.tokenizer, self.facts),
+                Constraints(self.tokenizer, self.facts),
                 self._memory,
                 self._defaults,
                 self._ledger,
@@ -164,7 +167,7 @@ class Engine:
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:
             raise InvalidRequest(f"top must be a whole number, 1 or more, not {top!r}")
         checked = self.intake.encoder.encode(list(ids))
-        return self._owner.ask(lambda runner: runner.inspect(checked, top))
+        return self._owner.ask(lambda runner: runner.loaded.target.inspect(checked, top))
 
     @property
     def closed(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mtplx_kernel.decoding.params import MAX_LOGPROBS, SamplingParams
+from mtplx_kernel.engine.constraints import Compiled, Constraints
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.ledger import Ledger
 from mtplx_kernel.engine.memory import Memory
@@ -23,7 +24,16 @@ from mtplx_kernel.models.load import ModelFacts
 TokenCallback = Callable[[int, str], None]
 LogprobCallback = Callable[[TokenLogprob], None]
 LEAST_PRIORITY, MOST_PRIORITY = 0.01, 100.0
-NOT_SAMPLING = ("raw", "system", "on_token", "on_logprob", "priority", "prefix_cache", "hyper")
+NOT_SAMPLING = (
+    "raw",
+    "system",
+    "tools",
+    "on_token",
+    "on_logprob",
+    "priority",
+    "prefix_cache",
+    "hyper",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,7 @@ class Intake:
 
     Parameters
     ----------
-    facts, encoder, memory
+    facts, encoder, constraints, memory
         Of the model.
     defaults
         What holds for requests that name no mode or depth.
@@ -59,6 +69,7 @@ class Intake:
         self,
         facts: ModelFacts,
         encoder: PromptEncoder,
+        constraints: Constraints,
         memory: Memory,
         defaults: Defaults,
         ledger: Ledger,
@@ -67,6 +78,7 @@ class Intake:
     ) -> None:
         self.encoder = encoder
         self._facts = facts
+        self._constraints = constraints
         self._memory = memory
         self._defaults = defaults
         self._ledger = ledger
@@ -81,6 +93,7 @@ class Intake:
         *,
         raw: bool = False,
         system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         on_token: TokenCallback | None = None,
         on_logprob: LogprobCallback | None = None,
         priority: float = 1.0,
@@ -98,7 +111,7 @@ class Intake:
         params = self.params(options)
         if on_logprob is not None and params.logprobs is None:
             raise InvalidRequest(f"on_logprob needs logprobs, 0 to {MAX_LOGPROBS}: it is off")
-        ids = self.encoder.encode(prompt, raw=raw, system=system)
+        ids = self.encoder.encode(prompt, raw=raw, system=system, tools=tools)
         return self.open(ids, params, ask, opened)
 
     def open(
@@ -116,8 +129,10 @@ class Intake:
         longest = min(len(ids) + params.max_tokens, self._facts.context_length)
         self._memory.admit(len(ids), longest, self._defaults.checked(params.mode))
 
+        compiled = self._constraints.of(params)
+
         def make(request_id: str) -> Handle:
-            handle = self._handle(request_id, ids, params, ask)
+            handle = self._handle(request_id, ids, params, compiled, ask)
             opened.append(handle)
             self._timeline.open(handle.window)
             return handle
@@ -162,7 +177,8 @@ class Intake:
         Raises
         ------
         InvalidRequest
-            If its mode cannot be had, or it biases ids that the model does not have.
+            If its mode cannot be had, it biases ids that the model does not have, or its schema
+            or grammar cannot be used.
         """
         self._defaults.checked(params.mode)
         highest = max(params.logit_bias or {}, default=0)
@@ -170,10 +186,16 @@ class Intake:
             raise InvalidRequest(
                 f"logit_bias must be of token ids below {self._facts.vocabulary}, not {highest}"
             )
+        self._constraints.of(params)
         return self._defaults.applied(params)
 
     def _handle(
-        self, request_id: str, ids: tuple[int, ...], params: SamplingParams, ask: Ask
+        self,
+        request_id: str,
+        ids: tuple[int, ...],
+        params: SamplingParams,
+        compiled: Compiled | None,
+        ask: Ask,
     ) -> Handle:
         request = Request(
             request_id=request_id,
@@ -183,6 +205,7 @@ class Intake:
             mode=self._defaults.checked(params.mode),
             hooks=ask.hooks,
             draft_params=ask.draft_params,
+            compiled=compiled,
             omit_bonus=ask.omit_bonus,
             weight=ask.weight,
             key=ask.key,

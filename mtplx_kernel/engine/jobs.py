@@ -42,6 +42,7 @@ def make_row(request: Request, loaded: LoadedModel) -> Row:
         ids=list(request.prompt_ids),
         params=request.params,
         draft_params=request.draft_params,
+        constraint=None if request.compiled is None else request.compiled.start(),
         omit_bonus=request.omit_bonus,
         seed=request.seed,
         mode=request.mode,
@@ -164,6 +165,8 @@ class Jobs:
             error = error or f"the text cannot be decoded: {cause(failure)}"
         if rest:
             handle.push(rest)
+        if row.text.stopped and reason is FinishReason.LENGTH:
+            reason = FinishReason.STOP  # the rest of the bytes completed a stop string
         window.completion_tokens = len(row.output)
         window.draft_error = row.draft_error
         window.ended = self._clock()

@@ -19,6 +19,7 @@ from mtplx_kernel.errors import InvalidRequest, RequestFailed, RequestTimeout
 
 if TYPE_CHECKING:
     from mtplx_kernel.caching.prefix import PrefixStore
+    from mtplx_kernel.engine.constraints import Compiled
 
 
 class FinishReason(StrEnum):
@@ -75,6 +76,8 @@ class Request:
     ----------
     draft_params
         How the head's drafts are drawn; None as the tokens are.
+    compiled
+        What the answer is held to, if it is.
     omit_bonus
         Whether the token after a full accept is left for the next cycle.
     weight
@@ -94,6 +97,7 @@ class Request:
     mode: GenerationMode
     hooks: Hooks = field(default_factory=Hooks)
     draft_params: SamplingParams | None = None
+    compiled: Compiled | None = None
     omit_bonus: bool = False
     weight: float = 1.0
     key: str = ""

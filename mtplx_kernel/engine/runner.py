@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-import mlx.core as mx
-
 from mtplx_kernel.caching.prefix import PrefixCache
 from mtplx_kernel.decoding.batching import why_not_batched
 from mtplx_kernel.decoding.forking import ForkingStep
@@ -180,17 +178,6 @@ class Runner:
     def let_go(self) -> None:
         """Drop all, for good: its parts know it, and would else live until a collection."""
         self.__dict__.clear()
-
-    def inspect(self, ids: Sequence[int], top: int) -> list[tuple[int, float]]:
-        """The likeliest next ids with their log-probabilities, after a forward of its own."""
-        target = self.loaded.target
-        hidden = target.forward(mx.array([list(ids)]), None)
-        logits = target.logits(hidden[0, -1:])[0]
-        logprobs = logits - mx.logsumexp(logits)
-        best = mx.argsort(-logprobs)[:top]
-        found: list[int] = best.tolist()  # type: ignore[assignment]
-        values: list[float] = logprobs[best].tolist()  # type: ignore[assignment]
-        return list(zip(found, values, strict=True))
 
     @cached_property
     def unbatched(self) -> str | None:

@@ -133,6 +133,16 @@ class Target:
         logits = _as_array(type(outer).__call__(_StandIn(outer, name, hidden[None]), None))
         return logits[0].astype(mx.float32)
 
+    def inspect(self, ids: Sequence[int], top: int) -> list[tuple[int, float]]:
+        """The likeliest next ids with their log-probabilities, after a forward of its own."""
+        hidden = self.forward(mx.array([list(ids)]), None)
+        logits = self.logits(hidden[0, -1:])[0]
+        logprobs = logits - mx.logsumexp(logits)
+        best = mx.argsort(-logprobs)[:top]
+        found: list[int] = best.tolist()  # type: ignore[assignment]
+        values: list[float] = logprobs[best].tolist()  # type: ignore[assignment]
+        return list(zip(found, values, strict=True))
+
     def _splits_exactly(self, whole: mx.array) -> bool:
         """Compare the split with the whole call on the probe."""
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -54,12 +54,12 @@ class Form(ABC):
         """A choice's first chunk, before any token; None for none."""
 
     @abstractmethod
-    def chunk(self, index: int, piece: Piece) -> Answer:
-        """A chunk with more of a choice's text."""
+    def chunks(self, index: int, piece: Piece) -> Iterable[Answer]:
+        """What more of a choice's text comes to: mostly one chunk."""
 
     @abstractmethod
-    def closing(self, index: int, reason: FinishReason) -> Answer:
-        """A choice's last chunk."""
+    def closing(self, index: int, reason: FinishReason) -> Iterable[Answer]:
+        """A choice's last chunks."""
 
     @abstractmethod
     def last(self, extras: dict[str, Any]) -> Answer:
@@ -127,14 +127,15 @@ async def _chunks(
                 pieces[event.index] = pieces.get(event.index, Piece()) + piece
         for index, piece in pieces.items():
             if piece:
-                yield form.chunk(index, piece)
+                for chunk in form.chunks(index, piece):
+                    yield chunk
         for event in batch:
             if isinstance(event, Ended):
                 generation = generations[event.index] = event.generation()
                 rest = transcripts[event.index].end(generation)
-                if rest:
-                    yield form.chunk(event.index, rest)
-                yield form.closing(event.index, _reason(generation))
+                chunks = list(form.chunks(event.index, rest)) if rest else []
+                for chunk in [*chunks, *form.closing(event.index, _reason(generation))]:
+                    yield chunk
     in_order = [generations[index] for index in range(count)]
     extras: dict[str, Usage | Stats] = {}
     if asked.include_usage:

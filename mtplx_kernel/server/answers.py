@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mtplx_kernel.engine.request import Generation
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 CHAT, CHAT_CHUNK = "chat.completion", "chat.completion.chunk"
 LEAST_LOGPROB = -9999.0
 """What OpenAI writes for a token that is all but ruled out; JSON has no infinity."""
@@ -47,12 +47,34 @@ class ChatLogprobs(Answer):
     refusal: None = None
 
 
+class CalledFunction(Answer):
+    """The function that is called, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class AnsweredCall(Answer):
+    """A call that the model asks for."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class CallDelta(AnsweredCall):
+    """A call in a stream, which comes whole."""
+
+    index: int
+
+
 class AnswerMessage(Answer):
-    """The model's message."""
+    """The model's message; without a content where it is calls alone."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[AnsweredCall] | None = None
 
 
 class ChatChoice(Answer):
@@ -70,6 +92,7 @@ class MessageDelta(Answer):
     role: Literal["assistant"] | None = None
     content: str | None = None
     refusal: None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChatChunkChoice(Answer):

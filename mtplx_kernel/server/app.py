@@ -62,8 +62,10 @@ def make_app(engines: Callable[[], Engine], settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        serving.close()
+        try:
+            yield
+        finally:
+            serving.close()
 
     app = FastAPI(
         title=TITLE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from email.message import Message
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -14,6 +15,8 @@ from mtplx_kernel.server.errors import APIError
 Record = TypeVar("Record", bound=BaseModel)
 
 JSON = "application/json"
+MOST_FIELDS = 5000
+"""Of one object: each that is wrong would be looked at, while nobody else is answered."""
 
 
 async def read_body(request: Request, kind: type[Record], later: Mapping[str, str]) -> Record:
@@ -45,9 +48,10 @@ async def read_body(request: Request, kind: type[Record], later: Mapping[str, st
 
 def _check_headers(request: Request) -> None:
     content_type = request.headers.get("content-type", "")
-    name, _, parameters = content_type.partition(";")
-    charset = parameters.partition("charset=")[2].strip(' "').lower()
-    if name.strip().lower() != JSON or charset not in ("", "utf-8", "utf8"):
+    read = Message()
+    read["content-type"] = content_type
+    charset = str(read.get_param("charset", "utf-8")).lower()
+    if read.get_content_type() != JSON or charset not in ("utf-8", "utf8"):
         said = f"not {content_type!r}" if content_type else "and the request has none"
         raise APIError(
             415, f"the content type must be {JSON} in UTF-8, {said}", code="unsupported_media_type"
@@ -67,7 +71,7 @@ def _parse(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise _bad_json(f"byte {error.start} is no UTF-8") from None
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except RecursionError:
         raise _bad_json("it is nested too deep") from None
     except ValueError as error:  # JSON's own complaints, and numbers of too many digits
@@ -80,6 +84,22 @@ def _parse(raw: bytes) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON value")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in which each name comes once; readers differ in which of two they take."""
+    if len(pairs) > MOST_FIELDS:
+        raise APIError(
+            400,
+            f"an object of the body may have {MOST_FIELDS} fields, and one has {len(pairs)}",
+            code="invalid_value",
+        )
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name[:80]!r} comes twice in an object")
+        found[name] = value
+    return found
 
 
 def _check_characters(data: Any) -> None:

@@ -64,13 +64,13 @@ class TextForm(Form):
         echo = self._echoes[index]
         return self._chunk(index, echo, None, None) if echo else None
 
-    def chunk(self, index: int, piece: Piece) -> Answer:
+    def chunks(self, index: int, piece: Piece) -> list[Answer]:
         """Add to the text."""
-        return self._chunk(index, piece.text, self._logprobs(piece.reported), None)
+        return [self._chunk(index, piece.text, self._logprobs(piece.reported), None)]
 
-    def closing(self, index: int, reason: FinishReason) -> Answer:
+    def closing(self, index: int, reason: FinishReason) -> list[Answer]:
         """Say why the text ended."""
-        return self._chunk(index, "", None, reason)
+        return [self._chunk(index, "", None, reason)]
 
     def last(self, extras: dict[str, Any]) -> Answer:
         """A chunk without choices."""

@@ -27,8 +27,8 @@ class Connection(H11Protocol):
     """A client's connection. Bodies have their deadline in `safety`; here are the other two.
 
     A client has so long to send the headers of a request, counted from the connection or from the
-    first byte after the request before, and an answer waits so long for a client that does not
-    read it. Either ends the connection, and with it the request.
+    first byte after the request before, and an answer waits so long for a client that reads
+    nothing of it. Either ends the connection, and with it the request.
 
     Parameters
     ----------
@@ -50,6 +50,7 @@ class Connection(H11Protocol):
         self._settings = settings
         self._headers_due = Deadline(self.loop, settings.header_timeout_s, self._headers_late)
         self._reading_due = Deadline(self.loop, settings.stall_timeout_s, self._stalled)
+        self._unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a client, or refuse one too many."""
@@ -70,6 +71,10 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
         super().data_received(data)
+        whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+        if whole and len(self.conn.trailing_data[0]) <= self._settings.body_limit:
+            # uvicorn reads no further before the answer is sent, and would not hear a client go.
+            self.flow.resume_reading()
         if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
             self._headers_due.stop()
         else:
@@ -84,6 +89,7 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Note that the client does not take what it is sent."""
         super().pause_writing()
+        self._unread = self.transport.get_write_buffer_size()
         self._reading_due.start()
 
     def resume_writing(self) -> None:
@@ -117,7 +123,14 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _stalled(self) -> None:
-        self.transport.abort()
+        left = self.transport.get_write_buffer_size()
+        if left == self._unread:
+            self.transport.abort()
+            return
+        # A long answer over a slow line: some of it was read.
+        self._unread = left
+        self._reading_due.stop()
+        self._reading_due.start()
 
     def _refuse(self, error: APIError) -> None:
         """Answer with an error, where an answer is still due, and close the connection."""

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from mtplx_kernel.errors import (
     EngineClosed,
     InvalidRequest,
+    ModelLoading,
     MTPLXError,
     PromptTooLong,
     QueueFull,
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S = 1
 """When a client that met a full queue may ask again: requests end every few moments."""
+LOADING_S = 5
+"""When a client that came before the model may ask again: loading takes seconds to minutes."""
 CLIENT_GONE = 499
 """The status of an answer that nobody reads."""
 SHOWN = 80
 """Characters of a wrong value that an error repeats."""
+MISSING = "missing_required_parameter"
 INVALID, SERVER = "invalid_request_error", "server_error"
 OF_OPTION = {
     "mode": "generation_mode",
@@ -36,6 +40,7 @@ OF_OPTION = {
     "max_tokens": "max_tokens",
     "logit_bias": "logit_bias",
     "priority": "priority",
+    "ignore_eos": "ignore_eos",
 }
 """The parameter that an engine's complaint is about, by its first word; else it is the prompt."""
 
@@ -65,9 +70,10 @@ class APIError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        # What clients sent may be told back: it must not break the line.
+        self.message = " ".join(message.split())
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.type = type
         self.param = param
         self.code = code
@@ -97,7 +103,7 @@ def of_engine(error: MTPLXError, prompt: str | None = None) -> APIError:
     prompt
         The parameter that holds the prompt, where the error came of a request.
     """
-    message = " ".join(str(error).split())
+    message = str(error)
     if isinstance(error, PromptTooLong):
         return APIError(400, message, param=prompt, code="context_length_exceeded")
     if isinstance(error, InvalidRequest):
@@ -106,11 +112,25 @@ def of_engine(error: MTPLXError, prompt: str | None = None) -> APIError:
     if isinstance(error, QueueFull):
         wait = {"retry-after": str(RETRY_AFTER_S)}
         return APIError(503, message, type=SERVER, code="queue_full", headers=wait)
+    if isinstance(error, ModelLoading):
+        wait = {"retry-after": str(LOADING_S)}
+        return APIError(503, message, type=SERVER, code="model_loading", headers=wait)
     if isinstance(error, EngineClosed):
         return APIError(503, message, type=SERVER, code="engine_closed")
     if isinstance(error, RequestTimeout):
         return APIError(504, message, type=SERVER, code="timeout")
     return APIError(500, message, type=SERVER, code="request_failed")
+
+
+def of_fault() -> APIError:
+    """What clients are told of a fault of the server itself."""
+    return APIError(
+        500,
+        "the server failed; the log of the process that runs it says why",
+        type=SERVER,
+        code="internal_error",
+        headers={"connection": "close"},  # as the server does with what has failed
+    )
 
 
 class Complaint(ValueError):
@@ -143,7 +163,7 @@ def of_validation(errors: list[Any]) -> APIError:
     if kind == "extra_forbidden":
         said, code = f"unknown field {where!r}", "unknown_parameter"
     elif kind == "missing":
-        said, code = f"the field {where!r} is missing", "missing_required_parameter"
+        said, code = f"the field {where!r} is missing", MISSING
     elif kind == "model_type":
         said = f"{where or 'the body'} must be a JSON object, not {_shown(value)}"
     elif isinstance(ours, Complaint):
@@ -166,8 +186,8 @@ def _path(location: tuple[str | int, ...]) -> str:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes
-        return "a number of many digits"
+    except (ValueError, RecursionError):  # more digits, or lists deeper, than Python writes
+        return "what was sent"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
@@ -197,8 +217,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> Response:  # the server logs it
-        message = "the server failed; the log of the process that runs it says why"
-        return APIError(500, message, type=SERVER, code="internal_error").response()
+        return of_fault().response()
 
 
 def _of_http(request: Request, error: HTTPException) -> APIError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from mtplx_kernel.engine.request import FinishReason, Generation, Handle, TokenLogprob
 from mtplx_kernel.errors import EngineClosed
+from mtplx_kernel.server.post import Post
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
@@ -67,11 +68,13 @@ class Exchange:
     submitter
         The one thread that submits, so that requests are queued in the order in which they came
         and a long prompt holds up nobody who streams.
+    post
+        Brings what the engine says to the event loop.
     """
 
-    def __init__(self, submitter: ThreadPoolExecutor) -> None:
+    def __init__(self, submitter: ThreadPoolExecutor, post: Post) -> None:
         self._submitter = submitter
-        self._loop = asyncio.get_running_loop()
+        self._post = post
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._handles: list[Handle] = []
         self._closed = False
@@ -91,13 +94,17 @@ class Exchange:
         """
 
         def submit() -> None:
+            read: dict[int, tuple[int, ...]] = {}
             for index, question in enumerate(questions):
                 if self._closed:
                     return
-                self._submit(engine, index, question, live)
+                # Choices of one prompt have it read once.
+                prompt = read.get(id(question.prompt), question.prompt)
+                handle = self._submit(engine, index, replace(question, prompt=prompt), live)
+                read[id(question.prompt)] = handle.request.prompt_ids
 
         try:
-            await self._loop.run_in_executor(self._submitter, submit)
+            await self._post.loop.run_in_executor(self._submitter, submit)
         except BaseException:
             self.close()
             raise
@@ -133,7 +140,7 @@ class Exchange:
                     ended[event.index] = event.generation()
         return [ended[index] for index in sorted(ended)]
 
-    def _submit(self, engine: Engine, index: int, question: Question, live: bool) -> None:
+    def _submit(self, engine: Engine, index: int, question: Question, live: bool) -> Handle:
         teller = _Teller(self._tell, index)
         told: dict[str, Any] = {}
         if live:
@@ -145,13 +152,14 @@ class Exchange:
         if self._closed:  # the client went while the prompt was read
             handle.cancel()
         handle.when_done(lambda handle: self._tell(Ended(index, handle)))
+        return handle
 
     def _tell(self, event: Event) -> None:
         """Hand an event over to the loop (engine's thread).
 
         A loop that has ended refuses it, which ends a request that nobody waits for.
         """
-        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        self._post.send(self._events.put_nowait, event)
 
 
 class _Teller:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from mtplx_kernel.engine.timeline import DecodeWindow, Timeline
 from mtplx_kernel.errors import EngineClosed
@@ -126,14 +127,11 @@ class Follower:
 
     Parameters
     ----------
-    timeline
-        A bounded ring: requests that it forgets before they are looked at are not counted.
     totals
         What is added to.
     """
 
-    def __init__(self, timeline: Timeline, totals: Totals) -> None:
-        self.timeline = timeline
+    def __init__(self, totals: Totals) -> None:
         self._totals = totals
         self._noted: dict[int, Noted] = {}
 
@@ -142,11 +140,17 @@ class Follower:
         """Whether nothing more can come of what it has seen."""
         return all(noted.ended for noted in self._noted.values())
 
-    def look(self) -> None:
-        """Add what is new."""
+    def look(self, timeline: Timeline) -> None:
+        """Add what is new.
+
+        Parameters
+        ----------
+        timeline
+            The same at each look. Requests that it forgets in between are not counted.
+        """
         before = self._noted
         self._noted = {key: noted for key, noted in before.items() if not noted.ended}
-        for window in self.timeline.windows():
+        for window in timeline.windows():
             self._noted[id(window)] = before.get(id(window)) or Noted(window)
         for noted in self._noted.values():
             if not noted.ended:
@@ -175,7 +179,9 @@ class Metrics:
     def __init__(self, engines: Callable[[], Engine]) -> None:
         self._engines = engines
         self._totals: dict[str, Totals] = defaultdict(Totals)
-        self._followers: list[Follower] = []
+        # An engine that was replaced may come back: what was counted is known as long as it lives.
+        self._followers: WeakKeyDictionary[Timeline, Follower] = WeakKeyDictionary()
+        self._open: list[Timeline] = []
 
     async def keep_up(self) -> None:
         """Count what is new; to be called often enough that the timeline forgets nothing."""
@@ -205,14 +211,14 @@ class Metrics:
             return None
 
     def _look(self, engine: Engine | None) -> None:
-        if engine is not None and all(f.timeline is not engine.timeline for f in self._followers):
-            self._followers.append(Follower(engine.timeline, self._totals[engine.name]))
-        for follower in self._followers:
-            follower.look()
+        if engine is not None and engine.timeline not in self._followers:
+            self._followers[engine.timeline] = Follower(self._totals[engine.name])
+        followed = list(self._followers.items())
+        for timeline, follower in followed:
+            follower.look(timeline)
         if engine is not None:
-            # A timeline whose engine was replaced is let go once its last request has ended.
-            now = engine.timeline
-            self._followers = [f for f in self._followers if f.timeline is now or not f.done]
+            # A timeline whose engine was replaced is kept until its last request has ended.
+            self._open = [t for t, f in followed if t is engine.timeline or not f.done]
 
     def _counted(self, name: str) -> Iterator[Sample]:
         for model, totals in self._totals.items():

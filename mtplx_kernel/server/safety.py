@@ -13,8 +13,8 @@ from mtplx_kernel.server.errors import RETRY_AFTER_S, SERVER, APIError
 from mtplx_kernel.server.hosts import Names, is_listed, may_ask
 from mtplx_kernel.server.settings import Settings
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
-"""Asked by watchdogs, which have no token; they tell nothing else."""
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/docs", "/openapi.json"})
+"""Asked by watchdogs and browsers, which have no token: they tell nothing of anybody's work."""
 METHODS = "GET, POST, OPTIONS"
 MOST_HEADERS = 100
 PREFLIGHT_S = 600
@@ -66,6 +66,8 @@ class Safety:
             return
         except ClientGone:
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server knows, and leaves the body out
         await self._app(scope, receive, send)
 
     def _check_place(self, scope: Scope, headers: Headers) -> None:

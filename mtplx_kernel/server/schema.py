@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from mtplx_kernel.server.errors import Complaint
+from mtplx_kernel.server.errors import MISSING, Complaint
+from mtplx_kernel.server.records import Record
+from mtplx_kernel.server.shaping import (
+    NamedTool,
+    ResponseFormat,
+    ToolCall,
+    ToolChoice,
+    Tools,
+)
 from mtplx_kernel.server.values import (
     MOST_PROMPTS,
     MOST_STOPS,
     ONLY_TEXT,
     check_bias,
     check_content,
-    check_format,
     check_name,
     check_prompt,
     check_stop,
@@ -29,14 +36,11 @@ LONGEST_ANSWER = 2048
 LONGEST_TEXT = 16
 """Tokens of a completion that names no limit: OpenAI's default."""
 
-_TOOLS = "tools are not offered yet: the model answers with text"
+_OLD = "{name} is OpenAI's older name: use {now}"
 
 LATER_CHAT = {
-    "tools": _TOOLS,
-    "tool_choice": _TOOLS,
-    "parallel_tool_calls": _TOOLS,
-    "functions": _TOOLS,
-    "function_call": _TOOLS,
+    "functions": _OLD.format(name="functions", now="tools"),
+    "function_call": _OLD.format(name="function_call", now="tool_choice"),
     "audio": f"audio is not offered: {ONLY_TEXT}",
     "prediction": "prediction is not offered: mode mtp drafts by itself",
     "reasoning_effort": "reasoning_effort is not offered: ask for it in the prompt",
@@ -49,14 +53,8 @@ LATER_COMPLETION = {"suffix": "suffix is not offered: the model writes on from t
 
 
 Text = Annotated[str, Field(min_length=1)]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-TokenName = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
-
-
-class Record(BaseModel):
-    """Takes what it names, as it is: no field besides, no text for a number."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
+TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 
 
 class StreamOptions(Record):
@@ -76,29 +74,38 @@ class TextPart(Record):
 class Message(Record):
     """A message of a chat. The fields that only take null are those of an answer sent back."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
-        str | Annotated[list[TextPart], Field(min_length=1)], BeforeValidator(check_content)
-    ]
+        str | Annotated[list[TextPart], Field(fail_fast=True, min_length=1)] | None,
+        BeforeValidator(check_content),
+    ] = None
     name: Annotated[str | None, BeforeValidator(check_name)] = None
     refusal: None = None
     audio: None = None
     annotations: None = None
     function_call: None = None
-    tool_calls: None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, min_length=1)] | None = None
+    tool_call_id: str | None = Field(None, description="The call that a tool answers.")
+
+    @model_validator(mode="after")
+    def _together(self) -> Message:
+        if self.tool_calls is not None and self.role != "assistant":
+            raise Complaint("only an assistant's message has tool_calls", field="tool_calls")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise Complaint(
+                "a tool's message must have a tool_call_id, and no other may", field="tool_call_id"
+            )
+        if self.content is None and self.tool_calls is None:
+            code = "invalid_value" if "content" in self.model_fields_set else MISSING
+            raise Complaint("a message must have a content, or tool_calls", code, field="content")
+        return self
 
     @property
     def text(self) -> str:
         """The content as one text."""
-        if isinstance(self.content, str):
-            return self.content
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "".join(part.text for part in self.content)
-
-
-class ResponseFormat(Record):
-    """How the answer is written."""
-
-    type: Literal["text"]
 
 
 class Asked(Record):
@@ -186,13 +193,20 @@ class ChatRequest(Asked):
 
     prompt_param: ClassVar[str] = "messages"
 
-    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(
+        min_length=1, max_length=MOST_MESSAGES
+    )
     max_completion_tokens: int | None = Field(
         None, ge=1, description=f"As max_tokens; {LONGEST_ANSWER} if neither is given."
     )
     logprobs: bool | None = Field(None, description="Report each token's log-probability.")
     top_logprobs: int | None = Field(None, ge=0, le=MOST_TOP_LOGPROBS)
-    response_format: Annotated[ResponseFormat | None, BeforeValidator(check_format)] = None
+    response_format: ResponseFormat | None = None
+    tools: Tools = Field(None, description="Functions that the model may call.")
+    tool_choice: ToolChoice = Field(None, description="auto if there are tools and none is given.")
+    parallel_tool_calls: bool | None = Field(
+        None, description="Whether an answer may have several calls; true if not given."
+    )
     modalities: list[Literal["text"]] | None = Field(None, min_length=1)
     store: bool | None = Field(None, description="Without effect: nothing is stored.")
     metadata: dict[str, str] | None = Field(None, description="Without effect.")
@@ -215,6 +229,24 @@ class ChatRequest(Asked):
             )
         return self
 
+    @model_validator(mode="after")
+    def _of_tools(self) -> ChatRequest:
+        for field in ("tool_choice", "parallel_tool_calls"):
+            if getattr(self, field) is not None and self.tools is None:
+                raise Complaint(f"{field} is allowed only where tools are given", field=field)
+        names = [tool.function.name for tool in self.tools or ()]
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
+            raise Complaint(f"tool_choice must name one of {', '.join(names)}", field="tool_choice")
+        called: set[str] = set()
+        for at, message in enumerate(self.messages):
+            if message.tool_call_id is not None and message.tool_call_id not in called:
+                raise Complaint(
+                    f"messages[{at}] answers a call that no message before it has",
+                    field="messages",
+                )
+            called |= {call.id for call in message.tool_calls or ()}
+        return self
+
     @property
     def most_tokens(self) -> int:
         """Most tokens of an answer."""
@@ -233,9 +265,9 @@ class CompletionRequest(Asked):
 
     prompt: Annotated[
         Text
-        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
         | Tokens
-        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_PROMPTS)],
+        | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)],
         BeforeValidator(check_prompt),
         Field(description=f"Text or token ids; at most {MOST_PROMPTS} of them in a list."),
     ]

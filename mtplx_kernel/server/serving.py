@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
@@ -11,14 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel import __version__
+from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.server.answers import Model
 from mtplx_kernel.server.errors import APIError
 from mtplx_kernel.server.exchange import Exchange
+from mtplx_kernel.server.post import Post
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
 
 OWNER = "mtplx-kernel"
+COMPILERS = 2
+"""Threads that compile: so many schemas that take long hold up nobody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,9 @@ class Serving:
     def __init__(self, engines: Callable[[], Engine]) -> None:
         self._engines = engines
         self._submitter = ThreadPoolExecutor(1, thread_name_prefix="mtplx-submit")
+        self._compiler = ThreadPoolExecutor(COMPILERS, thread_name_prefix="mtplx-compile")
         self._since = int(time.time())
+        self._post: Post | None = None
 
     def engine(self, model: str) -> Engine:
         """The engine in force, if it is of this name.
@@ -81,10 +88,41 @@ class Serving:
 
     def exchange(self) -> Exchange:
         """An exchange on the running event loop."""
-        return Exchange(self._submitter)
+        loop = asyncio.get_running_loop()
+        if self._post is None or self._post.loop is not loop:
+            self._post = Post(loop)
+        return Exchange(self._submitter, self._post)
+
+    async def compile(self, engine: Engine, options: dict[str, Any], param: str) -> None:
+        """Have what an answer is to be held to compiled, away from all that others wait for.
+
+        Parameters
+        ----------
+        options
+            Of a request to come, which will find it compiled.
+        param
+            The parameter that it comes from.
+
+        Raises
+        ------
+        APIError
+            If it cannot be used.
+        InvalidRequest
+            If another of the options is wrong.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._compiler, engine.intake.params, options)
+        except InvalidRequest as error:
+            option, _, said = str(error).partition(" ")
+            if option not in ("json_schema", "grammar"):
+                raise
+            said = " ".join(said.split())
+            raise APIError(400, f"{param} {said}", param=param, code="invalid_value") from None
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Let the threads go."""
+        self._compiler.shutdown(wait=False, cancel_futures=True)
         self._submitter.shutdown(wait=False, cancel_futures=True)
 
 

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from mtplx_kernel.errors import MTPLXError
 from mtplx_kernel.server.answers import Answer, ErrorAnswer
-from mtplx_kernel.server.errors import of_engine
+from mtplx_kernel.server.errors import of_engine, of_fault
 from mtplx_kernel.server.exchange import Exchange, disconnected
 
 DONE = b"data: [DONE]\n\n"
@@ -63,13 +63,19 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        """The answers as events; a failure is the last, since the status has been sent."""
+        """The answers as events; a failure is the last, since the status has been sent.
+
+        A fault of the server's own goes on from there: whoever runs it logs it.
+        """
         try:
             async with aclosing(self._answers) as answers:
                 async for answer in answers:
                     yield event(answer)
         except MTPLXError as error:
             yield event(ErrorAnswer.model_validate(of_engine(error).body()))
+        except Exception:
+            yield event(ErrorAnswer.model_validate(of_fault().body()))
+            raise
         else:
             yield DONE
 

@@ -66,6 +66,14 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self._told.set()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and end."""
+        for listener in sockets or ():
+            # A process that was forked off has it too, and closing it here would end nothing there.
+            with contextlib.suppress(OSError):  # not every system knows this
+                listener.shutdown(socket.SHUT_RDWR)
+        await super().shutdown(sockets)
+
     def cut(self) -> None:
         """Cut off every client; the application sees that it left."""
         for connection in list(self.server_state.connections):
@@ -133,9 +141,10 @@ class Endpoint:
         except BaseException:
             self.stop(0)
             raise
-        if self._failure is not None:
+        if not self._server.started:
             self.stop(0)
-            raise MTPLXError(f"the endpoint did not start: {self._failure}") from self._failure
+            why = self._failure or "the log says why"
+            raise MTPLXError(f"the endpoint did not start: {why}") from self._failure
 
     @property
     def token(self) -> str | None:

@@ -12,6 +12,7 @@ MOST_STOPS = 4
 MOST_BIASES = 300
 ONLY_TEXT = "only text is offered"
 
+_ID = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[^\s<|\\/>]{1,64}")
 _PROMPT = "prompt must be text, token ids, or a list of several of either, and none may be empty"
 
@@ -32,7 +33,7 @@ def check_bias(value: Any) -> Any:
     if not isinstance(value, dict):
         raise Complaint("logit_bias must be an object of token ids with a number each")
     for key, bias in value.items():
-        if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 10):
+        if not _ID.fullmatch(key):
             raise Complaint(f"logit_bias must name token ids, such as '50256', not {key[:20]!r}")
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
             raise Complaint(f"logit_bias of {key} must be a number from -100 to 100")
@@ -42,8 +43,8 @@ def check_bias(value: Any) -> Any:
 
 
 def check_content(value: Any) -> Any:
-    """Text, or parts of which each is text."""
-    if isinstance(value, str):
+    """Text, or parts of which each is text; null where a message needs none."""
+    if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
         raise Complaint("a message's content must be text, or a list of text parts")
@@ -91,12 +92,4 @@ def check_name(value: Any) -> Any:
     """A participant's name."""
     if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
         raise Complaint("name must be 1 to 64 characters without spaces and without < | \\ / >")
-    return value
-
-
-def check_format(value: Any) -> Any:
-    """Text, the only format that there is."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind in ("json_object", "json_schema"):
-        raise Complaint(f"{kind} is not offered yet; allowed: text", "unsupported_value", "type")
     return value

@@ -126,3 +126,5 @@ def test_pauses_double_up_to_the_longest_and_vary_downwards() -> None:
     ]
     early = Retries(first_s=1.0, chance=lambda: 1.0)
     assert [early.pause_s(tries, error) for tries in (1, 2, 3)] == [0.5, 1.0, 2.0]
+    told = EndpointError("busy", status=503, retry_after_s=2.0)
+    assert (exact.pause_s(1, told), early.pause_s(1, told)) == (2.0, 3.0)

@@ -56,6 +56,20 @@ def test_a_model_that_was_changed_is_looked_up_again() -> None:
         asked.generate("Once")  # a name of the caller's is not exchanged
 
 
+@pytest.mark.parametrize(
+    ("timeout", "connect", "read"), [(600.0, 10.0, 600.0), (2.0, 2.0, 2.0), (None, 10.0, None)]
+)
+def test_a_connection_is_waited_for_no_longer_than_an_answer(
+    timeout: float | None, connect: float, read: float | None
+) -> None:
+    replies = Replies(ok(completion("a")))
+    with MTPLXClient(URL, "tiny", transport=replies, timeout=timeout) as asked:
+        asked.generate("Once")
+    (request,) = replies.requests
+    given = {"connect": connect, "read": read, "write": read, "pool": None}
+    assert request.extensions["timeout"] == given
+
+
 def test_several_models_leave_the_choice_to_the_caller() -> None:
     replies = (models("one", "two"), models(), ok({"data": 3}), models("one", "two"))
     with client(*replies, model=None) as asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,8 +71,9 @@ def test_an_interrupt_ends_the_answer_and_what_was_said_stays(
     chat: Chat, engine: ScriptedEngine, said: Said
 ) -> None:
     engine.answers = [Answer(interrupted_after=1)]
-    assert chat.take("Hi")
-    assert said() == ("Hello there\n", "[interrupted]\n")
+    with pytest.raises(KeyboardInterrupt):
+        chat.take("Hi")
+    assert said() == ("Hello there\n", "")
     chat.take("Go on")
     assert sent(engine)[1:] == ["user: Hi", "assistant: Hello there", "user: Go on"]
 
@@ -84,9 +86,21 @@ def test_a_second_interrupt_does_not_wait(
     engine.answers = [Answer(interrupted_after=1, stuck=True)]
     talk(chat, "you> ")
     out, err = said()
-    assert err == f"[{chat_command.BUSY}]\n"
+    assert err == f"[interrupted; {chat_command.BUSY}]\n"
     assert sent(engine)[1:] == ["user: Again"]
     assert out.endswith("Hello there.\n")
+    assert next(lines) == "never"
+
+
+def test_where_nobody_types_an_interrupt_ends_all(
+    chat: Chat, engine: ScriptedEngine, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["Hi", "never"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    engine.answers = [Answer(interrupted_after=1)]
+    with pytest.raises(KeyboardInterrupt):
+        talk(chat, "")
+    assert said() == ("Hello there\n", "")
     assert next(lines) == "never"
 
 
@@ -94,8 +108,8 @@ def test_an_answer_that_had_ended_is_kept_whole(
     chat: Chat, engine: ScriptedEngine, said: Said
 ) -> None:
     engine.answers = [Answer(interrupted_after=1, done_before=True)]
-    assert chat.take("Hi")
-    assert said()[1] == "[interrupted]\n"
+    with pytest.raises(KeyboardInterrupt):
+        chat.take("Hi")
     chat.take("Go on")
     assert sent(engine)[2] == "assistant: Hello there."
 
@@ -237,6 +251,58 @@ def test_lines_from_a_pipe_are_answered_without_prompts(folder: Path, cache: Pat
     cut, refused = done.stderr.splitlines()
     assert cut == "[ended after 4 tokens; --max-tokens allows more]"
     assert refused.startswith("scheduler 'hyper' is not tunable: ")
+
+
+def piped(
+    folder: Path, cache: Path, source: bytes, **how: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """A chat of four tokens an answer whose lines come from a pipe."""
+    with tempfile.TemporaryFile() as lines:
+        lines.write(source)
+        lines.seek(0)
+        return subprocess.run(
+            [sys.executable, "-m", "mtplx_kernel.cli", "chat", str(folder), "--max-tokens", "4"],
+            env={
+                **os.environ,
+                "MTPLX_KERNEL_CACHE": str(cache),
+                "PYTHONIOENCODING": "ascii:strict",
+            },
+            timeout=LIMIT_S,
+            **{"stdin": lines, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how},
+        )
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_line(folder: Path, cache: Path) -> None:
+    # The model's own text is nothing that ASCII could show, and is shown as far as it can be.
+    done = piped(folder, cache, b"/mtp off\n\xff\xfe\nHi\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"Default mode: ar\n")
+    assert done.stdout.isascii()
+    refused, cut = done.stderr.decode().splitlines()
+    assert refused.endswith("text must be valid Unicode")
+    assert cut == "[ended after 4 tokens; --max-tokens allows more]"
+
+
+def test_a_reader_that_goes_ends_the_chat_without_a_traceback(folder: Path, cache: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = piped(folder, cache, b"Hi\nHo\n", stdout=writing)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_without_stdin_there_is_nobody_to_talk_with(folder: Path, cache: Path) -> None:
+    done = subprocess.run(
+        f'exec "{sys.executable}" -m mtplx_kernel.cli chat "{folder}" <&-',
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "mtplx-kernel: chat reads from stdin, which is closed\n"
 
 
 @pytest.fixture

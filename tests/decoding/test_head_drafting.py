@@ -116,6 +116,23 @@ def test_long_prompts_are_fed_as_they_are_prefilled() -> None:
     assert values[0, :, 0].tolist() == prompt[1:90]
 
 
+def test_neighbours_are_fed_together_where_one_has_much_to_feed() -> None:
+    prompts = [list(range(1, 41)), list(range(100, 130))]
+    drafter = head_drafter(TrueHead(prompts), 2)
+    step = DecodeStep(target("llama"), SlotCaches(target("llama").model, 2), drafter)
+    rows = [make_row(prompt, number=n) for n, prompt in enumerate(prompts)]
+    for row in rows:
+        step.admit(row)
+    fed = []
+    for counts in ([10, 6], [10, 6], [19, 17]):
+        step.prefill(rows, counts)
+        fed.append([drafter._states[row.request_id].fed for row in rows])
+    assert fed == [[0, 0], [19, 11], [38, 28]]
+    for row, prompt, count in zip(rows, prompts, fed[-1], strict=True):
+        values = drafter.caches.contents(row.place, count)[1]
+        assert values[0, :, 0].tolist() == prompt[1 : count + 1]
+
+
 @pytest.mark.parametrize("fault", ["raises", "nan"])
 def test_a_head_that_fails_costs_speed_only(fault: str) -> None:
     rows, truths = rows_of("llama", "greedy", 1, depth=2)

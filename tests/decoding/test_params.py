@@ -36,6 +36,11 @@ BAD: dict[str, tuple[str, list[Any]]] = {
         ],
     ),
     "logprobs": ("from 0 to 20", [-1, 21, 1.0, "3", True, [], NAN]),
+    "json_schema": (
+        "an object, or its JSON text, of at most 65536 characters",
+        ["", "no JSON", "[]", [], 5, True, {1: {2}}, {"minimum": NAN}, {"enum": ["a" * 65536]}],
+    ),
+    "grammar": ("text of at most 65536 characters", ["", " ", 5, {}, True, "a" * 65537]),
     "seed": (f"from 0 to {MAX_SEED}", [-1, MAX_SEED + 1, 1.5, "7", True]),
     "stop": ("", ["", [""], ["a", ""], [3], 5, None, {"a": 1}, b"x"]),
     "stop_token_ids": ("", [[-1], [1.5], ["2"], [True], 7, None, "7"]),
@@ -72,6 +77,8 @@ GOOD: dict[str, list[Any]] = {
     "presence_penalty": [-100, 0, 100.0],
     "frequency_penalty": [-2.5, 2.5],
     "penalty_context": [1, 10**6],
+    "json_schema": [None, "{}", '{"type":"string"}', '{"enum":["é"]}'],
+    "grammar": [None, 'start: "a"'],
     "logit_bias": [None, {0: -100, 5: 100.0}, dict.fromkeys(range(300), 0.5)],
     "logprobs": [None, 0, 20],
     "seed": [None, 0, MAX_SEED],
@@ -151,3 +158,18 @@ def test_what_the_options_ask_of_sampling(
 ) -> None:
     params = SamplingParams(**options)
     assert (params.greedy, params.penalised) == (greedy, penalised)
+
+
+def test_a_schema_is_kept_as_text() -> None:
+    """So nobody can change it, and equal ones are one."""
+    for given in ({"type": "object", "minProperties": 1}, ' {"type": "object", "minProperties":1}'):
+        params = SamplingParams(json_schema=given)  # type: ignore[arg-type]
+        assert params.json_schema == '{"type":"object","minProperties":1}'
+
+
+def test_what_cannot_be_together_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="json_schema and grammar cannot both be given"):
+        SamplingParams(json_schema="{}", grammar='start: "a"')
+    for held in ({"json_schema": "{}"}, {"grammar": 'start: "a"'}):
+        with pytest.raises(InvalidRequest, match="ignore_eos is refused with json_schema"):
+            SamplingParams(ignore_eos=True, **held)  # type: ignore[arg-type]

@@ -162,6 +162,15 @@ def test_a_stop_string_ends_the_text_before_it(engine: Engine) -> None:
         assert found.finish_reason is FinishReason.STOP
 
 
+def test_bytes_at_the_end_may_complete_a_stop_string(engine: Engine) -> None:
+    half = engine.tokenizer.encode("é")[0]  # the first byte of a character: no text by itself
+    options: dict[str, Any] = {"max_tokens": 1, "logit_bias": {half: 100}}
+    assert engine.generate(PROBE, **options).text == "\ufffd"
+    found = engine.generate(PROBE, stop="\ufffd", **options)
+    assert (found.text, found.finish_reason) == ("", FinishReason.STOP)
+    assert engine.generate(PROBE, stop="x", **options).finish_reason is FinishReason.LENGTH
+
+
 def test_a_stop_id_ends_the_output_before_it(engine: Engine) -> None:
     whole = engine.generate(PROBE, max_tokens=30).token_ids
     cut = whole.index(whole[9])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mtplx_kernel.decoding.params import SamplingParams
+from mtplx_kernel.engine import prompts
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.errors import InvalidRequest, MTPLXError
 from tests.engine.conftest import CONTEXT, PROBE, Start
@@ -60,6 +61,10 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
     ("logit_bias", {5: 101}),
     ("logit_bias", {"5": 1}),
     ("logit_bias", {VOCABULARY: 1}),
+    ("json_schema", "no JSON"),
+    ("json_schema", {"not": {}}),
+    ("grammar", "start: ("),
+    ("grammar", 5),
     ("logprobs", 21),
     ("logprobs", True),
     ("on_logprob", "print"),
@@ -173,6 +178,32 @@ def test_the_longest_prompt_is_taken(start: Start, other_folder: Path) -> None:
     engine = start(other_folder)
     assert_refused(engine, "takes at most 511", [1] * 512)
     assert engine.generate([1] * 511, max_tokens=5).stats.completion_tokens == 1
+
+
+def test_a_text_that_is_far_too_long_is_not_read_to_its_end(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    tokenizer, encode = engine.tokenizer._tokenizer, engine.tokenizer._tokenizer.encode
+
+    def spy(text: str, **options: Any) -> Any:
+        read.append(len(text))
+        return encode(text, **options)
+
+    monkeypatch.setattr(tokenizer, "encode", spy)
+    monkeypatch.setattr(prompts, "CHARACTERS_A_TOKEN", 2)
+    line = f"the prompt has more than {CONTEXT - 1} tokens; tiny-llama takes at most {CONTEXT - 1}"
+    assert_refused(engine, line, "a" * 100 * CONTEXT)
+    assert_refused(engine, line, "a" * 100 * CONTEXT, raw=True)
+    assert read == [2 * (CONTEXT - 1)] * 2
+
+
+def test_a_long_text_of_few_tokens_is_taken(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "CHARACTERS_A_TOKEN", 1)
+    text = "<|start|>" * (CONTEXT // 4)  # more characters than tokens are allowed
+    assert len(engine.intake.encoder.encode(text, raw=True)) == CONTEXT // 4
 
 
 def test_refusals_are_errors_of_the_package(engine: Engine) -> None:

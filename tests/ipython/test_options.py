@@ -63,6 +63,16 @@ def test_every_option_is_read() -> None:
     assert read("--chat").chat
 
 
+def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "of a river.json"
+    file.write_text('{"enum": ["Ä"]}', encoding="utf-8")
+    assert read(f"--json-schema '{file}'").sampling == {"json_schema": '{"enum": ["Ä"]}'}
+    file.write_text("[]")
+    assert refusal(f"--json-schema '{file}'").startswith("--json-schema must be an object, or its")
+    missing = refusal("--json-schema nowhere.json")
+    assert missing.startswith("--json-schema must be a file with a JSON schema, not 'nowhere.json'")
+
+
 def test_every_sampling_option_is_a_sampling_parameter() -> None:
     assert {o.name for o in options.SAMPLING_OPTIONS} <= set(SamplingParams.names())
 

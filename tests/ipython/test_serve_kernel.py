@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from mtplx_kernel.client import MTPLXClient
 from tests.ipython.test_kernel import ENDLESS, LIMIT_S, Kernel, started
 
 
@@ -94,3 +96,28 @@ def test_cells_and_clients_share_the_model_and_leave_with_the_kernel(kernel: Ker
     assert client.done
     with socket.socket() as late:
         assert late.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_three_streams_are_complete_although_a_cell_is_interrupted(kernel: Kernel) -> None:
+    kernel.run("%mtplx scheduler mtp_batch --width 4")
+    kernel.run("%mtplx serve")
+    asked = MTPLXClient(
+        kernel.value("mk.current_endpoint().url").strip("'"),
+        token=kernel.value("mk.current_endpoint().token").strip("'"),
+    )
+    prompts = ("Once", "Twice", "Thrice")
+    with asked, ThreadPoolExecutor(len(prompts)) as pool:
+        streams = [asked.stream(prompt, max_tokens=500, temperature=0) for prompt in prompts]
+        begun = [next(stream) for stream in streams]
+        texts = [pool.submit("".join, stream) for stream in streams]
+        ran = kernel.run(f"{ENDLESS}\nHi", kernel.interrupt_once())
+        assert ran.reply["ename"] == "GenerationInterrupted"
+        assert kernel.value("mk.current().status()['running']") == "3"
+        assert kernel.run("%%mtplx --raw --max-tokens 5\nHi").reply["status"] == "ok"
+        told = [first + rest.result(LIMIT_S) for first, rest in zip(begun, texts, strict=True)]
+    for stream, prompt, text in zip(streams, prompts, told, strict=True):
+        assert stream.completion.usage is not None
+        assert stream.completion.usage.completion_tokens == 500
+        kernel.run(f"alone = mk.current().generate({prompt!r}, raw=True, max_tokens=500)")
+        assert kernel.value(f"alone.text == {text!r}") == "True"
+    kernel.run("%mtplx stop")

@@ -44,7 +44,7 @@ WAYS_UP = {"engine/engine.py": {"server"}}  # Engine.serve
 PUBLIC_ENGINE = {"engine.engine", "engine.request", "engine.timeline"}
 ENGINE_FREE_OF_MLX = ("scheduling", "errors.py", "options.py", "decoding/params.py")
 OWN = {PACKAGE, "widgets", "benchmarks", "conformance", "tests", "conftest"}
-HEAVY = {"matplotlib", "mlx", "mlx_lm", "numpy", "scipy", "transformers"}
+HEAVY = {"llguidance", "matplotlib", "mlx", "mlx_lm", "numpy", "scipy", "transformers"}
 OF_ENDPOINTS = {"fastapi", "h11", "httpx", "pydantic", "starlette", "uvicorn"}
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import secrets
 import signal
 from pathlib import Path
 
@@ -130,6 +131,13 @@ def test_committed_notebook_names_no_machine(path: Path) -> None:
     assert not [place for place in PLACES if place in text]
     assert '"stderr"' not in text
     assert set(json.loads(text)["metadata"]) == {"kernelspec", "language_info"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_committed_notebook_holds_no_token(path: Path) -> None:
+    drawn = len(secrets.token_urlsafe(32))
+    outputs = json.dumps([cell.get("outputs") for cell in json.loads(path.read_text())["cells"]])
+    assert not re.findall(rf"(?<![\w-])[\w-]{{{drawn}}}(?![\w-])", outputs)
 
 
 def test_demo_prints_sources_and_outputs_in_order() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
+from mtplx_kernel.engine.prompts import PromptEncoder
 from tests.server.site import MODEL, TEXT, Site, reason_of, text_of
 
 
@@ -66,6 +69,25 @@ def test_several_prompts_have_several_answers_each(site: Site) -> None:
         TEXT, **{**fields, "prompt": [encoded(site, text) for text in ("Hello", "World")]}
     )
     assert texts(ids) == alone
+
+
+def test_choices_of_one_prompt_have_it_read_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    encode = PromptEncoder.encode
+
+    def spy(self: PromptEncoder, prompt: Any, **options: Any) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            read.append(prompt)
+        return encode(self, prompt, **options)
+
+    monkeypatch.setattr(PromptEncoder, "encode", spy)
+    several = site.ask(TEXT, prompt=["One", "Two"], n=3)["choices"]
+    assert read == ["One", "Two"]
+    monkeypatch.undo()
+    singly = [site.ask(TEXT, prompt=prompt)["choices"][0]["text"] for prompt in ("One", "Two")]
+    assert [choice["text"] for choice in several] == [singly[0]] * 3 + [singly[1]] * 3
 
 
 def test_echo_puts_the_prompt_first(site: Site) -> None:

@@ -56,6 +56,9 @@ def test_it_says_whether_a_token_is_needed(site: Site) -> None:
     with Site(site.engine, Settings(token="secret")) as guarded:
         found = described(guarded)
     assert found["security"] == [{"token": []}]
+    routes = {path: route.get("get", {}) for path, route in found["paths"].items()}
+    open_to_all = {path for path, route in routes.items() if route.get("security") == []}
+    assert open_to_all == {"/health", "/health/live", "/health/ready"}
     assert "secret" not in str(found)
     free = {
         path

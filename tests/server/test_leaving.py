@@ -53,6 +53,22 @@ def test_a_client_that_leaves_frees_its_place(
     assert served.generate(PROBE, max_tokens=3, timeout=PATIENCE_S).finish_reason == "length"
 
 
+@pytest.mark.parametrize("ahead", [b"\r\n", head(), b"x" * 500_000], ids=len)
+def test_a_client_that_leaves_after_it_sent_more_frees_its_place(
+    endpoint: Endpoint, served: Engine, ahead: bytes
+) -> None:
+    before = len(served.timeline.windows())
+    with connected(endpoint) as client:
+        client.sendall(post(CHAT, max_tokens=15_000, ignore_eos=True))
+        wait_until(lambda: served.status()["running"] == 1)
+        # In two pieces: the server must have gone on to read after the first.
+        client.sendall(ahead[:1])
+        connection = next(c for c in endpoint._server.server_state.connections)
+        wait_until(lambda: connection.conn.trailing_data[0] == ahead[:1])
+        client.sendall(ahead[1:])
+    assert [window.finish_reason for window in ended(served, before)] == ["cancelled"]
+
+
 def test_a_client_that_leaves_the_queue_is_forgotten(endpoint: Endpoint, served: Engine) -> None:
     gate = Gate()
     held = served.submit(PROBE, max_tokens=2, ignore_eos=True, on_token=gate)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +186,40 @@ def test_models_are_counted_apart_and_go_on_when_they_come_back() -> None:
     current[0] = engines[2]
     timelines[2].open(window())
     assert values(metrics)["vllm:prompt_tokens_total"] == 14
+
+
+def test_the_same_engine_is_not_counted_again_when_it_comes_back() -> None:
+    timelines = [Timeline(), Timeline()]
+    engines = [engine_of(t, name) for t, name in zip(timelines, ["tiny", "other"], strict=True)]
+    current: list[Any] = [engines[0]]
+    metrics = Metrics(lambda: current[0])
+    for timeline in timelines:
+        timeline.open(window())
+    for turn in (0, 1, 0, 1, 0):
+        current[0] = engines[turn]
+        found = values(metrics)
+        assert found["vllm:prompt_tokens_total"] == 7
+    timelines[0].open(window())
+    assert values(metrics)["vllm:prompt_tokens_total"] == 14
+    assert found['vllm:prompt_tokens_total{model_name="other"}'] == 7
+
+
+def test_an_engine_that_was_replaced_is_let_go() -> None:
+    timelines = [Timeline(), Timeline()]
+    current: list[Any] = [engine_of(timelines[0])]
+    metrics, last = Metrics(lambda: current[0]), window(**RUNNING)
+    timelines[0].open(last)
+    values(metrics)
+    gone = weakref.ref(timelines[0])
+    current[0] = engine_of(timelines.pop())
+    timelines.clear()
+    values(metrics)
+    gc.collect()
+    assert gone() is not None, "it has a request to finish"
+    last.ended, last.finish_reason = 10.0, "stop"
+    values(metrics)
+    gc.collect()
+    assert gone() is None
 
 
 def test_without_an_engine_the_counts_stay() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import openai
 import pytest
+from pydantic import BaseModel, Field
 
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.server.thread import serve
@@ -77,6 +79,75 @@ def test_it_completes(client: openai.OpenAI, served: Engine) -> None:
     assert answer.choices[0].logprobs.token_logprobs == pytest.approx(
         [token.logprob for token in expected.logprobs]
     )
+
+
+class Trip(BaseModel):
+    """Where to, and for how long."""
+
+    city: str = Field(max_length=6)
+    days: int = Field(ge=1, le=30)
+    by: Literal["train", "bicycle"]
+    stops: list[str] = Field(max_length=0)
+
+
+def test_it_parses_an_answer_into_a_model(client: openai.OpenAI) -> None:
+    for seed in range(3):
+        answer = client.chat.completions.parse(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Hello"}],
+            response_format=Trip,
+            temperature=1.2,
+            seed=seed,
+            max_completion_tokens=300,
+        )
+        (choice,) = answer.choices
+        assert choice.finish_reason == "stop"
+        assert isinstance(choice.message.parsed, Trip)
+
+
+def test_it_parses_calls_into_a_model(client: openai.OpenAI) -> None:
+    tool = openai.pydantic_function_tool(Trip, name="plan")
+    answer = client.chat.completions.parse(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hello"}],
+        tools=[tool],
+        tool_choice={"type": "function", "function": {"name": "plan"}},
+        temperature=1.2,
+        max_completion_tokens=400,
+    )
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Trip)
+    history: Any = [
+        {"role": "user", "content": "Hello"},
+        choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "done"},
+    ]
+    for spoken in history[1]["tool_calls"]:
+        del spoken["function"]["parsed_arguments"]
+    again = client.chat.completions.create(
+        model=MODEL, messages=history, tools=[tool], max_completion_tokens=3
+    )
+    assert again.choices[0].finish_reason == "length"
+
+
+def test_it_streams_calls(client: openai.OpenAI) -> None:
+    tool = openai.pydantic_function_tool(Trip, name="plan")
+    with client.chat.completions.stream(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hello"}],
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_completion_tokens=400,
+    ) as stream:
+        kinds = [event.type for event in stream]
+        (choice,) = stream.get_final_completion().choices
+    assert "tool_calls.function.arguments.done" in kinds
+    assert choice.message.tool_calls is not None
+    assert isinstance(choice.message.tool_calls[0].function.parsed_arguments, Trip)
 
 
 def test_it_raises_its_own_errors(client: openai.OpenAI) -> None:

@@ -13,7 +13,14 @@ import pytest
 
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.engine.timeline import DecodeWindow
-from mtplx_kernel.errors import EngineClosed, InvalidRequest, RequestFailed, RequestTimeout
+from mtplx_kernel.errors import (
+    EngineClosed,
+    InvalidRequest,
+    ModelLoading,
+    QueueFull,
+    RequestFailed,
+    RequestTimeout,
+)
 from mtplx_kernel.server.answering import options_of
 from mtplx_kernel.server.errors import of_engine
 from mtplx_kernel.server.schema import ChatRequest
@@ -198,6 +205,17 @@ def test_errors_of_the_engine_have_their_status() -> None:
         found = of_engine(error, "prompt")
         assert (found.status, found.param) == (status, param)
         assert list(found.body()["error"]) == ["message", "type", "param", "code"]
+
+
+def test_who_comes_too_early_is_told_when_to_come_back() -> None:
+    for error, code, seconds in (
+        (QueueFull("9 requests wait"), "queue_full", "1"),
+        (ModelLoading("a is being loaded"), "model_loading", "5"),
+    ):
+        answer = of_engine(error).response()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, seconds)
+        assert f'"code":"{code}"'.encode() in answer.body
+    assert "retry-after" not in of_engine(EngineClosed("gone")).response().headers
 
 
 def test_options_reach_the_engine_under_its_own_names() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from mtplx_kernel.server.body import MOST_FIELDS
 from mtplx_kernel.server.schema import ChatRequest, CompletionRequest
 from tests.server.conftest import CONTEXT
 from tests.server.site import CHAT, HELLO, HYPER_CHAT, HYPER_TEXT, MODEL, TEXT, Site, error_of
@@ -23,6 +25,7 @@ BOTH: list[tuple[str, list[Any]]] = [
     ("presence_penalty", [-2.1, 2.1, "1", False]),
     ("frequency_penalty", [-2.1, 2.1, "1", False]),
     ("logit_bias", [[], {"a": 1}, {"5": 101}, {"5": "1"}, {"5": True}, {"-1": 1}, {"260": 1}]),
+    ("logit_bias", [{"05": 1}, {"5 ": 1}, {"": 1}]),
     ("logit_bias", [{str(token): 1 for token in range(301)}]),
     ("stream", ["true", 1]),
     ("stream_options", [{"include_usage": True}, "x"]),
@@ -49,9 +52,11 @@ ONLY_CHAT: list[tuple[str, list[Any]]] = [
     ("prompt_cache_key", [5]),
     ("prompt_cache_retention", [5]),
     ("safety_identifier", [5]),
-    ("tools", [[], [{"type": "function"}]]),
-    ("tool_choice", ["none"]),
-    ("parallel_tool_calls", [True]),
+    ("tools", [[], 5, ["f"], [{"type": "function"}], [{"type": "custom", "custom": {}}]]),
+    ("tools", [[{"type": "function", "function": {"name": "a b"}}]]),
+    ("tools", [[{"type": "function", "function": {"name": "f"}}] * 2]),
+    ("tool_choice", ["none", "sometimes", 5, {}, {"type": "function", "function": {"name": 5}}]),
+    ("parallel_tool_calls", [True, "yes"]),
     ("functions", [[]]),
     ("function_call", ["none"]),
     ("audio", [{}]),
@@ -62,6 +67,8 @@ ONLY_CHAT: list[tuple[str, list[Any]]] = [
     ("suffix", ["x"]),
     ("echo", [True]),
 ]
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "f"}}
 ONLY_TEXT: list[tuple[str, list[Any]]] = [
     ("prompt", ["", [], [[]], [""], 5, {}, ["a", 5], [1, [2]], [260], [-1], [1.5], [True], None]),
     ("prompt", [["a"] * 33, "a" * CONTEXT, [10**40]]),
@@ -104,7 +111,32 @@ def test_every_field_has_a_wrong_value_here() -> None:
         ({"content": "a"}, "messages[0].role", "missing_required_parameter"),
         ({"role": "user"}, "messages[0].content", "missing_required_parameter"),
         ({"role": "king", "content": "a"}, "messages[0].role", "invalid_value"),
-        ({"role": "tool", "content": "a"}, "messages[0].role", "invalid_value"),
+        ({"role": "tool", "content": "a"}, "messages[0].tool_call_id", "invalid_value"),
+        ({"role": "tool", "content": "a", "tool_call_id": "b"}, "messages", "invalid_value"),
+        (
+            {"role": "user", "content": "a", "tool_call_id": "b"},
+            "messages[0].tool_call_id",
+            "invalid_value",
+        ),
+        (
+            {"role": "user", "content": "a", "tool_calls": [CALL]},
+            "messages[0].tool_calls",
+            "invalid_value",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{**CALL, "id": ""}]},
+            "messages[0].tool_calls[0].id",
+            "invalid_value",
+        ),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "[]"}}],
+            },
+            "messages[0].tool_calls[0].function.arguments",
+            "invalid_value",
+        ),
+        ({"role": "assistant", "content": None}, "messages[0].content", "invalid_value"),
         ({"role": "user", "content": None}, "messages[0].content", "invalid_value"),
         ({"role": "user", "content": []}, "messages[0].content", "invalid_value"),
         ({"role": "user", "content": ["a"]}, "messages[0].content", "invalid_value"),
@@ -154,11 +186,19 @@ def test_a_wrong_message_is_refused_by_its_place(
         (CHAT, {"stop": [""]}, "stop must be a text, or 1 to 4 texts, none of them empty"),
         (CHAT, {"max_tokens": 3, "max_completion_tokens": 3}, "cannot both be given"),
         (CHAT, {"top_logprobs": 3}, "only where logprobs is true"),
-        (CHAT, {"tools": []}, "tools are not offered yet"),
-        (CHAT, {"response_format": {"type": "json_object"}}, "json_object is not offered yet"),
+        (CHAT, {"tools": []}, "tools must be 1 to 128 functions"),
+        (CHAT, {"functions": []}, "functions is OpenAI's older name: use tools"),
+        (CHAT, {"tool_choice": "auto"}, "tool_choice is allowed only where tools are given"),
+        (
+            CHAT,
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tool_choice must name one of f",
+        ),
+        (CHAT, {"response_format": {"type": "json_schema"}}, "json_schema is to be given with"),
         (TEXT, {"echo": True, "logprobs": 1}, "not with echo"),
         (TEXT, {"prompt": [300]}, "token id 300 is not in the vocabulary: 0 to 259"),
         (TEXT, {"prompt": [300], "echo": True}, "token id 300 is not in the vocabulary: 0 to 259"),
+        (CHAT, {"metadata": {"a\nb": 1}}, "metadata.a b should be a valid string, not 1"),
         (HYPER_CHAT, {"priority": 2}, "so it takes no priority"),
         (HYPER_TEXT, {"width": 2}, "unknown field 'width'"),
     ],
@@ -201,6 +241,8 @@ def test_an_unknown_model_is_not_found(site: Site) -> None:
         (b'{"seed": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (b'{"model": "\\ud800"}', "half a character"),
         (b'{"model": "a", "messages": [{"role": "user", "content": "\\uDC00"}]}', "half a"),
+        (b'{"model": "a", "n": 1, "model": "b"}', "'model' comes twice in an object"),
+        (b'{"metadata": {"a": "b", "a": "b"}}', "'a' comes twice in an object"),
         (b"[]", "the body must be a JSON object, not []"),
         (b"null", "the body must be a JSON object, not None"),
         (b'"text"', "the body must be a JSON object, not 'text'"),
@@ -229,6 +271,9 @@ def test_numbers_beyond_all_bounds_are_refused(site: Site) -> None:
         {"content-type": "text/plain"},
         {"content-type": "application/x-www-form-urlencoded"},
         {"content-type": "application/json; charset=latin-1"},
+        {"content-type": "application/json; Charset=latin-1"},
+        {"content-type": "application/json; version=1; charset=koi8-r"},
+        {"content-type": "application/json, text/plain"},
         {},
         {"content-type": "application/json", "content-encoding": "gzip"},
     ],
@@ -241,8 +286,22 @@ def test_another_kind_of_body_is_refused(site: Site, headers: dict[str, str]) ->
 
 def test_a_charset_may_be_named(site: Site) -> None:
     content = json.dumps({"model": MODEL, "messages": HELLO, "max_tokens": 1})
-    headers = {"content-type": 'Application/JSON; charset="UTF-8"'}
-    assert site.client.post(CHAT, content=content, headers=headers).status_code == 200
+    for kind in ('Application/JSON; charset="UTF-8"', "application/json;charset=utf-8; version=1"):
+        response = site.client.post(CHAT, content=content, headers={"content-type": kind})
+        assert response.status_code == 200
+
+
+def test_objects_have_a_bound_so_that_nobody_waits_for_their_complaints(site: Site) -> None:
+    fields = {f"f{n}": 1 for n in range(MOST_FIELDS + 1)}
+    for more in (fields, {"messages": [fields]}, {"metadata": fields}):
+        status, error = site.refusal(CHAT, **more)
+        assert (status, error["code"]) == (400, "invalid_value")
+        assert "an object of the body may have 5000 fields" in error["message"]
+    # Of many messages that are wrong the first is looked at alone.
+    wrong = [{"role": "king"}] * 3
+    with pytest.raises(ValidationError) as complaint:
+        ChatRequest.model_validate({"model": MODEL, "messages": wrong})
+    assert {each["loc"][1] for each in complaint.value.errors()} == {0}
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat", "/v1/embeddings", f"{CHAT}/"])

@@ -140,12 +140,17 @@ def test_any_other_is_refused_with_401(given: list[tuple[str, str]]) -> None:
     assert TOKEN.encode() not in came.answer.body
 
 
-@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
-def test_watchdogs_need_no_token(path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/health", "/health/live", "/health/ready", "/docs", "/openapi.json"]
+)
+def test_watchdogs_and_readers_need_no_token(path: str) -> None:
     assert passed(ask(KEPT, path=path))
+    assert refusal(ask(KEPT, {"host": "evil.example"}, path=path)) == (403, "host_not_allowed")
 
 
-@pytest.mark.parametrize("path", ["/health/", "//health", "/healthy", "/status", "/metrics", "/"])
+@pytest.mark.parametrize(
+    "path", ["/health/", "//health", "/healthy", "/status", "/metrics", "/", "/docs/"]
+)
 def test_everything_else_does(path: str) -> None:
     assert refusal(ask(KEPT, path=path)) == (401, "invalid_api_key")
 

@@ -15,7 +15,7 @@ from mtplx_kernel.errors import EngineClosed, InvalidRequest
 from mtplx_kernel.server.thread import Endpoint, serve
 from tests.engine.conftest import PROBE
 from tests.engine.gates import PATIENCE_S, Gate, in_time
-from tests.server.wire import Answer, ask, connected, head, is_closed
+from tests.server.wire import Answer, answer_on, ask, connected, head, is_closed
 from tests.tiny import write
 
 HEALTH = ("/health", "/health/live", "/health/ready")
@@ -96,6 +96,17 @@ def test_the_status_is_the_engines(engine: Engine, endpoint: Endpoint, scheduler
     assert told["scheduler"]["mode"] == scheduler
     assert told["model"]["name"] == engine.name
     assert (told["state"], told["running"], told["queue"]["waiting"]) == ("running", 0, 0)
+
+
+def test_a_head_is_a_get_without_its_body(endpoint: Endpoint) -> None:
+    for path, token in (("/health", None), ("/v1/models", endpoint.token), ("/v1/nothing", None)):
+        whole = get(endpoint, path, token)
+        with connected(endpoint) as client:
+            for _ in range(2):
+                client.sendall(head(f"HEAD {path} HTTP/1.1", token=token))
+                answer = answer_on(client, "HEAD")
+                assert (answer.status, answer.body) == (whole.status, b"")
+                assert answer.headers["content-length"] == whole.headers["content-length"]
 
 
 def test_a_closed_engine_is_told_with_503(folders: list[Path]) -> None:

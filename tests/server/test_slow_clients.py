@@ -123,8 +123,9 @@ def test_any_byte_that_is_not_taken_counts(endpoint: Endpoint) -> None:
         assert set(limits) == {(0, 0)}
 
 
-def test_who_reads_slowly_is_not() -> None:
-    flood = Endless(chunk=bytes(100_000))
+@pytest.mark.parametrize("size", [100_000, 60_000_000])
+def test_who_reads_slowly_is_not(size: int) -> None:
+    flood = Endless(chunk=bytes(size))
     settings = Settings(token=TOKEN, stall_timeout_s=0.6)
     with Endpoint(flood, settings) as endpoint, connected(endpoint) as client:
         client.sendall(head())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -75,6 +76,18 @@ def test_addresses_of_others_are_refused_in_one_line(host: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^host must be an address of") as refusal:
         Endpoint(echo, Settings(host=host))
     assert "\n" not in str(refusal.value)
+
+
+def test_a_process_that_was_forked_off_does_not_keep_the_port() -> None:
+    with Endpoint(echo, KEPT) as endpoint:
+        # As a fork does: a second descriptor of the same socket.
+        kept = os.dup(endpoint._listener.fileno())
+    try:
+        assert refuses(endpoint.host, endpoint.port)
+        with Endpoint(echo, Settings(token=TOKEN, port=endpoint.port)) as again:
+            assert ask(again, head()).status == 200
+    finally:
+        os.close(kept)
 
 
 def test_a_port_can_be_had_again_at_once() -> None:
