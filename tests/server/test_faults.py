@@ -53,7 +53,7 @@ def test_a_fault_before_the_answer_is_500_and_logged_once(
 def test_a_fault_within_a_stream_is_its_last_event_and_logged_once(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ChatForm, "chunk", broken)
+    monkeypatch.setattr(ChatForm, "chunks", broken)
     with connected(endpoint) as client:
         client.sendall(post(stream=True))
         received = b""
