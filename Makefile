@@ -56,12 +56,12 @@ bench: $(READY)
 	$(PY) -m benchmarks.decode $(BENCH_ARGS)
 
 conformance: $(READY)
-	$(PY) -m conformance $(CONFORMANCE_ARGS)
+	$(PY) -m tests.conformance $(CONFORMANCE_ARGS)
 
 notebooks: $(READY)
 	$(PY) notebooks/demo.py --save notebooks/*.ipynb
 	$(PY) docs/picture.py
 
 clean:
-	rm -rf .venv .venv-conformance conformance/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-conformance tests/conformance/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

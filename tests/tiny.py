@@ -107,9 +107,10 @@ def build(kind: str, seed: int = 0, sharp: float = 3.0) -> Any:
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)
     model = module.Model(module.ModelArgs.from_dict(config))
+    flat: Any = tree_flatten(model.parameters())
     weights = [
         (name, array * sharp if array.ndim > 1 and "conv" not in name else array)
-        for name, array in tree_flatten(model.parameters())
+        for name, array in flat
     ]
     model.load_weights(weights)
     model.eval()
@@ -153,7 +154,8 @@ def write_endless(folder: Path) -> Path:
     """Write a tiny llama with room for long answers, none of which ends by itself."""
     write("llama", folder, max_position_embeddings=100_000)
     file = str(folder / "model.safetensors")
-    weights = dict(mx.load(file))
+    loaded: Any = mx.load(file)
+    weights = dict(loaded)
     # The end token's logit is 0, and some other token's is always above that.
     weights["lm_head.weight"][END_ID] = 0
     mx.save_safetensors(file, weights, {"format": "mlx"})

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.catalogue import HERE, REAL, SUITES, TINY
-from conformance.outcome import Outcome, of_report
-from conformance.page import Row, page, write
+from tests.conformance.catalogue import HERE, REAL, SUITES, TINY
+from tests.conformance.outcome import Outcome, of_report
+from tests.conformance.page import Row, page, write
 
 REPORT = """<testsuites><testsuite>
 <testcase name="fine"/>

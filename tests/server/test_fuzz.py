@@ -9,11 +9,11 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 import mtplx_kernel as mk
-from conformance.fuzz import fuzz
-from conformance.load import Target
-from conformance.odd import odd
 from mtplx_kernel.server.settings import Settings
 from mtplx_kernel.server.thread import Endpoint
+from tests.conformance.fuzz import fuzz
+from tests.conformance.load import Target
+from tests.conformance.odd import odd
 from tests.server.site import MODEL
 from tests.server.wire import TOKEN, start
 from tests.tiny import write

@@ -12,12 +12,12 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 import mtplx_kernel as mk
-from conformance.load import Target, load
-from conformance.streams import Broken, Choice, Reader, Told
-from conformance.watching import growth
-from conformance.wishes import wishes
 from mtplx_kernel.server.settings import Settings
 from mtplx_kernel.server.thread import Endpoint
+from tests.conformance.load import Target, load
+from tests.conformance.streams import Broken, Choice, Reader, Told
+from tests.conformance.watching import growth
+from tests.conformance.wishes import wishes
 from tests.server.site import MODEL
 from tests.server.wire import TOKEN, refuses, start
 
@@ -119,7 +119,7 @@ def test_growth_compares_the_last_quarter_with_the_second() -> None:
 
 
 def test_other_answers_and_what_still_runs_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.load.PATIENCE_S", 0.2)
+    monkeypatch.setattr("tests.conformance.load.PATIENCE_S", 0.2)
     with Endpoint(Forgetful(), Settings(token=TOKEN)) as endpoint:
         target = Target(endpoint.url, TOKEN, MODEL)
         pool = wishes(MODEL, 2, SEED)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.load import Target
+from tests.conformance.load import Target
 
 ROUTES = (
     "/v1/chat/completions",

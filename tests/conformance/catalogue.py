@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conformance.load import Target
+from tests.conformance.load import Target
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent
+ROOT = HERE.parents[1]
 PYTHON = ROOT / ".venv-conformance/bin/python"
 NODE = HERE / "node_modules/.bin/node"
 REAL, TINY = "smollm2-135m", "tiny"

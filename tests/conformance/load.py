@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
-from conformance.streams import Broken, Reader, Told, whole
-from conformance.wishes import STREAM, Wish, wrong_ones
+from tests.conformance.streams import Broken, Reader, Told, whole
+from tests.conformance.wishes import STREAM, Wish, wrong_ones
 
 PATIENCE_S = 60.0
 """What takes longer than this has hung."""

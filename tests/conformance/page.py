@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.catalogue import ROOT
-from conformance.outcome import Outcome
+from tests.conformance.catalogue import ROOT
+from tests.conformance.outcome import Outcome
 
 PAGE = ROOT / "docs/conformance.md"
 HEAD = ("suite", "with", "model", "passed", "failed", "skipped")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conformance.catalogue import HERE, NODE, PYTHON, ROOT
+from tests.conformance.catalogue import HERE, NODE, PYTHON, ROOT
 
 NO_NPM = "npm is not installed"
 

@@ -13,8 +13,8 @@ from typing import Any
 import h11
 import httpx
 
-from conformance.load import PATIENCE_S, Target
-from conformance.odd import Odd, odd
+from tests.conformance.load import PATIENCE_S, Target
+from tests.conformance.odd import Odd, odd
 
 AT_ONCE = 16
 FULL = 503

@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from conformance.fuzz import fuzz
-from conformance.load import load
-from conformance.outcome import Outcome
-from conformance.serving import NoCleanStop, Served, serving
-from conformance.watching import Taken, growth, memory_of
-from conformance.wishes import wishes
+from tests.conformance.fuzz import fuzz
+from tests.conformance.load import load
+from tests.conformance.outcome import Outcome
+from tests.conformance.serving import NoCleanStop, Served, serving
+from tests.conformance.watching import Taken, growth, memory_of
+from tests.conformance.wishes import wishes
 
 CLIENTS, SECONDS = 64, 60.0
 WISHES = 24

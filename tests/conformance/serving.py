@@ -16,9 +16,9 @@ from tempfile import TemporaryFile
 
 import httpx
 
-from conformance.load import Target
+from tests.conformance.load import Target
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TOKEN = "conformance"
 STOP_S = 60
 SERVING = re.compile(r"Serving (\S+) at (\S+)")

@@ -1,4 +1,4 @@
-"""`python -m conformance`: serve models, let the suites ask them, print one table, keep it."""
+"""`python -m tests.conformance`: serve models, let the suites ask, print one table and keep it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conformance import page, strain
-from conformance.catalogue import NODE, REAL, ROOT, SUITES, TINY, Suite
-from conformance.environment import NO_NPM, has_npm, prepare
-from conformance.load import Target
-from conformance.outcome import Outcome, of_report
-from conformance.page import Row
-from conformance.serving import serving
-from conformance.wishes import CONTEXT
+from tests.conformance import page, strain
+from tests.conformance.catalogue import NODE, REAL, ROOT, SUITES, TINY, Suite
+from tests.conformance.environment import NO_NPM, has_npm, prepare
+from tests.conformance.load import Target
+from tests.conformance.outcome import Outcome, of_report
+from tests.conformance.page import Row
+from tests.conformance.serving import serving
+from tests.conformance.wishes import CONTEXT
 from tests.tiny import write
 
 LOAD, FUZZ = "load", "fuzz"
@@ -33,7 +33,7 @@ LONGEST_S = 3600
 def main() -> int:
     """Run the suites; 1 if anything failed."""
     names = [*(suite.name for suite in SUITES), *STRAINS]
-    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--only", action="append", choices=names, help="may be repeated")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of load and fuzz")
     wanted = parser.parse_args()
@@ -85,7 +85,7 @@ def _run(suite: Suite, target: Target) -> Outcome:
             "OPENAI_BASE_URL": f"{target.url}/v1",
             "OPENAI_API_KEY": target.token,
             "ENDPOINT_MODEL": target.model,
-            "SCHEMATHESIS_HOOKS": "conformance.suites.described",
+            "SCHEMATHESIS_HOOKS": "tests.conformance.suites.described",
             "PYTHONPATH": str(ROOT),
         }
         done = subprocess.run(command, cwd=folder, env=environment, timeout=LONGEST_S, check=False)
