@@ -31,6 +31,7 @@ def write(metrics: dict[str, Any], model: Path) -> str:
         f"{training['steps']:,} steps of {options['rows']} rows of {options['length']} tokens in",
         f"{training['seconds'] / 60:.1f} minutes (seed {options['seed']}): Kullback-Leibler",
         "divergence to the model, then also the chance of acceptance; Muon and AdamW.",
+        *_before(options, metrics["before"]),
         "",
         "## Acceptance",
         "Held-out prompts in six domains; conditional acceptance by depth, and tokens a cycle with",
@@ -50,6 +51,21 @@ def write(metrics: dict[str, Any], model: Path) -> str:
         ]
         lines += [_row(name, found["columns"], s) for name, s in found["domains"].items()]
     return "\n".join([*lines, "", "## Licence", _licence(model), ""])
+
+
+def _before(options: dict[str, Any], runs: list[dict[str, Any]]) -> list[str]:
+    """What the head had learnt before."""
+    lines = []
+    for run in runs:
+        training, shape, text = run["training"], run["options"], run["text"]
+        lines += [
+            f"Before that: {training['steps']:,} steps of {shape['rows']} rows of",
+            f"{shape['length']} tokens in {training['seconds'] / 60:.1f} minutes, on",
+            f"{text['answer_tokens']:,} answer tokens written for that run.",
+        ]
+    if options["begin"] is not None and not runs:
+        lines.append("It began with another head, of which nothing is told here.")
+    return lines
 
 
 def _row(first: object, columns: int, scores: dict[str, Any]) -> str:

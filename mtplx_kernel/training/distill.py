@@ -139,6 +139,7 @@ def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
         (out / "settings.json").write_text(json.dumps(settings, indent=1))
         roles = find_roles(base.tokenizer, base.end_ids)
         metrics: dict[str, Any] = {"model": model.name, "options": asdict(options)}
+        metrics["before"] = [] if begin is None else _before(begin)
         text = _text(base, roles, out / "data.safetensors", options, asked)
         metrics["text"] = text.figures
         head = _fresh(base, text, options) if known is None else _trainable(known)
@@ -195,6 +196,17 @@ def _file(begin: str) -> Path:
     if not path.is_file():
         raise InvalidRequest(f"there is no head to begin with at {path}")
     return path
+
+
+def _before(begin: Path) -> list[dict[str, Any]]:
+    """The runs that a head comes from, the last one first, as far as it is told beside it."""
+    path = begin.with_name("metrics.json")
+    if not path.exists():
+        return []
+    told = json.loads(path.read_text())
+    run = {"text": told["text"], "training": told["training"]}
+    run["options"] = {name: told["options"][name] for name in ("rows", "length", "seed")}
+    return [run, *told.get("before", [])]
 
 
 def _train(

@@ -203,9 +203,15 @@ def test_from_a_model_folder_to_a_head(tmp_path: Path) -> None:
 
 def test_a_head_is_trained_on(tmp_path: Path) -> None:
     model, first, second = tiny.write("llama", tmp_path / "model"), tmp_path / "a", tmp_path / "b"
-    distill(model, first, OPTIONS)
     other = replace(OPTIONS, seed=5, draft_vocab=50, steps=1, begin=str(first))
+    known = distill(model, first, OPTIONS)
     figures = distill(model, second, other)
+    assert known["before"] == []
+    (run,) = figures["before"]
+    assert (run["training"], run["text"]) == (known["training"], known["text"])
+    told = " ".join((second / "README.md").read_text().split())
+    assert f"Before that: {known['training']['steps']:,} steps of 4 rows" in told
+    assert "Before that" not in (first / "README.md").read_text()
     before, after = (mx.load(str(out / "head.safetensors")) for out in (first, second))
     assert isinstance(before, dict)
     assert isinstance(after, dict)
