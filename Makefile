@@ -10,12 +10,14 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 CONFORMANCE_ARGS ?=
 LAB_ARGS ?=
+UI_ARGS ?=
 
-.PHONY: help setup demo lab test lint format bench conformance notebooks clean force
+.PHONY: help setup demo lab test ui lint format bench conformance notebooks clean force
 help:
 	@echo "make demo       the quick-start notebook, run and printed here"
 	@echo "make lab        the quick-start notebook in JupyterLab"
 	@echo "make test       linters, types and tests (PYTEST_ARGS=... goes to pytest)"
+	@echo "make ui         the views, in a browser and by their modules (UI_ARGS=... goes to pytest)"
 	@echo "make lint       linters and types only"
 	@echo "make format     let ruff reformat and fix the code"
 	@echo "make bench      decode benchmark (BENCH_ARGS=... goes to it)"
@@ -48,6 +50,9 @@ lint: $(READY)
 test: lint
 	$(PY) -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
+ui: $(READY)
+	$(PY) -m tests.ui $(UI_ARGS)
+
 format: $(READY)
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
@@ -63,5 +68,5 @@ notebooks: $(READY)
 	$(PY) docs/picture.py
 
 clean:
-	rm -rf .venv .venv-conformance tests/conformance/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-conformance tests/conformance/node_modules tests/ui/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ from IPython.core.completer import SimpleCompletion, context_matcher
 
 from mtplx_kernel import options
 from mtplx_kernel.grammar import Option
+from mtplx_kernel.show_options import SHOWN
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"^\s*(?:[^=%\"'#]+=\s*)?(?P<percent>%%?)mtplx\s+(?P<words>.*)$")
 
 
-FIRST_WORDS = {"mode": options.MODES, "scheduler": options.SCHEDULERS}
+FIRST_WORDS = {"mode": options.MODES, "scheduler": options.SCHEDULERS, "show": SHOWN}
 """What may stand right after a verb."""
 
 

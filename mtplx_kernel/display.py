@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from html import escape
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.display import DisplayHandle
+
+    from mtplx_kernel.engine.engine import Engine
+    from mtplx_kernel.engine.request import Generation
 
 UPDATE_INTERVAL_S = 0.1
 FLUSH_INTERVAL_S = 0.1
@@ -103,6 +107,8 @@ class MarkdownSink:
         The clock, in seconds.
     """
 
+    _kind = "text/markdown"
+
     def __init__(self, live: bool = True, now: Callable[[], float] = time.perf_counter) -> None:
         self.text = ""
         self._live = live
@@ -123,16 +129,34 @@ class MarkdownSink:
             self._show()
 
     def _show(self) -> None:
+        self._publish({self._kind: self._as(self.text), "text/plain": self.text})
+        self._shown = self.text
+        self._updated = self._now()
+
+    def _as(self, text: str) -> str:
+        return text
+
+    def _publish(self, bundle: dict[str, str]) -> None:
         from IPython.display import DisplayHandle
 
-        bundle = {"text/markdown": self.text, "text/plain": self.text}
         if self._handle is None:
             self._handle = DisplayHandle()
             self._handle.display(bundle, raw=True)
         else:
             self._handle.update(bundle, raw=True)
-        self._shown = self.text
-        self._updated = self._now()
+
+
+class TraceSink(MarkdownSink):
+    """Shows the plain text as Markdown is shown; at the end the trace takes its place."""
+
+    _kind = "text/html"
+
+    def replace(self, bundle: dict[str, str]) -> None:
+        """Show something else in the place of the text."""
+        self._publish(bundle)
+
+    def _as(self, text: str) -> str:
+        return f'<pre style="white-space:pre-wrap">{escape(text)}</pre>'
 
 
 def has_front_end(shell: InteractiveShell) -> bool:
@@ -140,15 +164,32 @@ def has_front_end(shell: InteractiveShell) -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def sink_for(shell: InteractiveShell, *, quiet: bool, markdown: bool, stream: bool) -> Sink:
+def sink_for(
+    shell: InteractiveShell, *, quiet: bool, markdown: bool, stream: bool, trace: bool = False
+) -> Sink:
     """The sink for this host and these wishes."""
     if quiet:
         return SilentSink()
+    if trace and has_front_end(shell):
+        return TraceSink(live=stream)
     if markdown and has_front_end(shell):
         return MarkdownSink(live=stream)
     if not stream:
         return WholeSink()
     return PrintSink(FLUSH_INTERVAL_S if has_front_end(shell) else 0.0)
+
+
+def show_trace(engine: Engine, generation: Generation, sink: Sink) -> None:
+    """Show how the tokens of an answer came: in the place of its text, or printed below it."""
+    from mtplx_kernel.widgets.trace_pages import as_html, as_text
+    from mtplx_kernel.widgets.tracing import tracer_of
+
+    trace = tracer_of(engine, generation).trace()
+    if isinstance(sink, TraceSink):
+        plain = f"{generation.text}\n\n{as_text(trace)}"
+        sink.replace({"text/html": as_html(trace), "text/plain": plain})
+    else:
+        print(as_text(trace), flush=True)
 
 
 class QuietResults:

@@ -214,6 +214,7 @@ def remove(shell: InteractiveShell, installation: Installation) -> None:
     from mtplx_kernel.verbatim import keep_prompts
 
     magics, results = installation.magics, installation.results
+    magics.views.close()
     tables, registry = shell.magics_manager.magics, shell.magics_manager.registry
     for kind, before in installation.magics_before.items():
         if tables[kind].get("mtplx") is magics.magics[kind]["mtplx"]:

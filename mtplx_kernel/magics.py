@@ -17,10 +17,10 @@ from IPython.core.magic import (
 
 from mtplx_kernel import grammar, options, report
 from mtplx_kernel.conversation import Conversation
-from mtplx_kernel.endpoint_magics import EndpointMagics
 from mtplx_kernel.errors import InvalidRequest, MTPLXError
 from mtplx_kernel.prompt_magics import GenerationInterrupted
 from mtplx_kernel.scheduling.options import SchedulerOptions, check_mode
+from mtplx_kernel.show_magics import ShowMagics
 from mtplx_kernel.words import split_words
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _one_line_check(state: str, allowed: Sequence[grammar.Option]) -> Iterator[N
 
 
 @magics_class
-class MtplxMagics(EndpointMagics):
+class MtplxMagics(ShowMagics):
     """Defaults of ``%%mtplx`` and ``%mtplx ask``; an option overrides them.
 
     Parameters
@@ -92,6 +92,7 @@ class MtplxMagics(EndpointMagics):
                 "verify": self._verify,
                 "tune": self._tune,
                 "bench": self._bench,
+                "show": self._show,
                 "serve": self._serve,
                 "stop": self._stop,
                 "reset": self._reset,

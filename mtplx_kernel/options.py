@@ -23,6 +23,7 @@ from mtplx_kernel.grammar import (
 )
 from mtplx_kernel.scheduling.options import SchedulerMode
 from mtplx_kernel.serve_options import SERVE_OPTIONS
+from mtplx_kernel.show_options import SHOW_OPTIONS
 from mtplx_kernel.words import unescape
 
 FIRST_MODEL = "smollm2-135m"
@@ -116,6 +117,7 @@ CELL_OPTIONS = (
     Option("--out", _identifier, "NAME", "also bind the result to NAME"),
     Option("--markdown", None, "", "render the answer as Markdown (printed in a terminal)"),
     Option("--quiet", None, "", "show nothing; the result is in _mtplx and --out"),
+    Option("--trace", None, "", "mark each token by how it came: draft, correction, bonus"),
 )
 
 REQUEST_OPTIONS = SAMPLING_OPTIONS + PROMPT_OPTIONS + BATCH_OPTIONS + CELL_OPTIONS
@@ -198,6 +200,11 @@ VERBS = {
     ),
     "tune": Verb("tune [options]", "measure which depth is fastest here, and use it", TUNE_OPTIONS),
     "bench": Verb("bench [options]", "compare the schedulers on this model", BENCH_OPTIONS),
+    "show": Verb(
+        "show [WHAT] [options]",
+        "watch it: timeline, acceptance, request [ID], controls, all (as without WHAT), or off",
+        SHOW_OPTIONS,
+    ),
     "serve": Verb(
         "serve [options]",
         "let other programs ask the model, by OpenAI's protocol over HTTP",
@@ -226,6 +233,7 @@ class RequestOptions:
     out: str | None = None
     markdown: bool | None = None
     quiet: bool = False
+    trace: bool = False
 
 
 def asks_help(words: Sequence[str]) -> bool:
@@ -262,6 +270,7 @@ def read_request(words: Sequence[str], command: str) -> RequestOptions:
         out=given.get("out"),
         markdown=given.get("markdown"),
         quiet=given.get("quiet", False),
+        trace=given.get("trace", False),
     )
     _check_together(options)
     return options
@@ -340,6 +349,11 @@ def _check_together(options: RequestOptions) -> None:
     if options.chat and (options.batch or samples is not None):
         flag = "--batch" if options.batch else "--samples"
         raise InvalidRequest(f"{flag} and --chat exclude each other: a conversation has one answer")
+    for name in ("batch", "samples", "quiet", "markdown") if options.trace else ():
+        if getattr(options, name):
+            raise InvalidRequest(
+                f"--{name} and --trace exclude each other: it shows one plain text"
+            )
     if options.raw and options.chat:
         raise InvalidRequest("--raw and --chat exclude each other: raw text has no turns")
     if options.raw and options.system is not None:
@@ -362,6 +376,7 @@ def help_text() -> str:
         ("Options of verify:", VERIFY_OPTIONS),
         ("Options of tune:", TUNE_OPTIONS),
         ("Options of bench:", BENCH_OPTIONS),
+        ("Options of show:", SHOW_OPTIONS),
         ("Options of serve:", SERVE_OPTIONS),
     ):
         lines += [title, *columns([(f"{o.flag} {o.metavar}", o.help) for o in options]), ""]

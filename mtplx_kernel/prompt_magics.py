@@ -22,7 +22,7 @@ from mtplx_kernel.batch import (
 from mtplx_kernel.boards import board_for
 from mtplx_kernel.conversation import Conversation, Message, substitute
 from mtplx_kernel.decoding.params import MAX_SEED, SamplingParams
-from mtplx_kernel.display import QuietResults, has_front_end, sink_for
+from mtplx_kernel.display import QuietResults, has_front_end, show_trace, sink_for
 from mtplx_kernel.engine.request import FinishReason, Generation
 from mtplx_kernel.errors import EngineClosed, InvalidRequest, MTPLXError
 from mtplx_kernel.grammar import named_as_options
@@ -180,6 +180,7 @@ class PromptMagics(Magics):
             quiet=wanted.quiet,
             markdown=self._wants_markdown(wanted),
             stream=self.stream,
+            trace=wanted.trace,
         )
         try:
             with named_as_options((options.PRIORITY,)):
@@ -203,6 +204,8 @@ class PromptMagics(Magics):
             self._bind(ended(handle), wanted.out)
             raise
         self._bind(generation, wanted.out)
+        if wanted.trace:
+            show_trace(engine, generation, sink)
         if generation.finish_reason is FinishReason.INTERRUPTED:
             n = generation.stats.completion_tokens
             tokens = "1 token" if n == 1 else f"{n} tokens"

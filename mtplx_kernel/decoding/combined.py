@@ -61,18 +61,22 @@ class CombinedDrafter:
         pending = [len(row.ids) - row.committed for row in rows]
         shares = self.head.probed(rows, made, allot(self.costs, pending, offers))
         known: list[list[int] | None] = []
+        by: list[str] = []
         for row, share, own, copies in zip(rows, shares, made, sources, strict=True):
             by_head = share.offer is not None and share.offer < len(own)
             if by_head or share.offer is None:
                 known.append(None if by_head else [])
+                by.append(self.head.name)
             else:
-                known.append(copies[share.offer - len(own)].copy(share.count))
+                source = copies[share.offer - len(own)]
+                known.append(source.copy(share.count))
+                by.append(source.by)
             (self._by_head.add if by_head else self._by_head.discard)(row.request_id)
         counts = [share.count for share in shares]
         computed = self.head.drafts(
             rows, [n if ids is None else 0 for n, ids in zip(counts, known, strict=True)]
         )
-        return Drafts(counts, known, computed.compute)
+        return Drafts(counts, known, computed.compute, by)
 
     def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:
         """The text is judged by every token, the head by its own drafts."""

@@ -44,16 +44,19 @@ class Drafts:
         The ids of rows whose drafts need no forward, else None.
     compute
         Makes the drafts of the other rows; None where there are none.
+    by
+        Who drafts for each row; empty where it is the drafter as a whole.
     """
 
     counts: list[int]
     known: list[list[int] | None]
     compute: Callable[[], Computed] | None = None
+    by: Sequence[str] = ()
 
     @classmethod
-    def of(cls, ids: list[list[int]]) -> Drafts:
+    def of(cls, ids: list[list[int]], by: Sequence[str] = ()) -> Drafts:
         """Drafts that are known already."""
-        return cls([len(i) for i in ids], list(ids))
+        return cls([len(i) for i in ids], list(ids), by=by)
 
     @classmethod
     def none(cls, rows: int) -> Drafts:
@@ -64,7 +67,7 @@ class Drafts:
         """These, and for some rows, which have none of these, ids that are known."""
         known = [own or old for own, old in zip(ids, self.known, strict=True)]
         counts = [len(own) or old for own, old in zip(ids, self.counts, strict=True)]
-        return Drafts(counts, known, self.compute)
+        return Drafts(counts, known, self.compute, self.by)
 
     def check(self, depths: Sequence[int], vocabulary: int) -> None:
         """Raise ValueError if a row has more drafts than its depth, or one that is no id."""

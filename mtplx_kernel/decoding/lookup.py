@@ -13,6 +13,7 @@ from mtplx_kernel.decoding.drafting import Drafts, Slotless
 from mtplx_kernel.decoding.params import Acceptance
 from mtplx_kernel.decoding.row import Row
 
+LOOKUP = "lookup"
 NGRAM_SIZES = (4, 3, 2)
 PRIORS = {4: 0.45, 3: 0.35, 2: 0.25}
 """How often a guess is believed to be right before any was tried: fewer words say less."""
@@ -33,11 +34,14 @@ class Source:
         The text.
     start
         Where the copy starts; past the end it goes on with its own beginning (a loop).
+    by
+        The name of what found it.
     """
 
     offer: Offer
     ids: Sequence[int]
     start: int
+    by: str = LOOKUP
 
     def copy(self, count: int) -> list[int]:
         """Its next `count` tokens."""
@@ -58,7 +62,7 @@ class LookupDrafter(Slotless):
         What the parts of a cycle cost.
     """
 
-    name = "lookup"
+    name = LOOKUP
 
     def __init__(self, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
@@ -118,11 +122,16 @@ def copied(costs: Costs, rows: Sequence[Row], sources: Sequence[Sequence[Source]
     """Drafts from the sources that promise the most tokens a second."""
     pending = [len(row.ids) - row.committed for row in rows]
     shares = allot(costs, pending, [[source.offer for source in found] for found in sources])
+    chosen = [
+        None if share.offer is None else found[share.offer]
+        for share, found in zip(shares, sources, strict=True)
+    ]
     return Drafts.of(
         [
-            [] if share.offer is None else found[share.offer].copy(share.count)
-            for share, found in zip(shares, sources, strict=True)
-        ]
+            [] if source is None else source.copy(share.count)
+            for share, source in zip(shares, chosen, strict=True)
+        ],
+        [LOOKUP if source is None else source.by for source in chosen],
     )
 
 

@@ -37,6 +37,8 @@ class Outcome:
         Whether a token ended it, which is not among `tokens`.
     error
         Why the row cannot go on.
+    drafter
+        Who drafted; None where nobody did.
     """
 
     row: Row
@@ -46,10 +48,11 @@ class Outcome:
     ended: str | None = None
     end_token: bool = False
     error: str | None = None
+    drafter: str | None = None
 
 
-def emit(row: Row, verdict: Verdict) -> Outcome:
-    """Append accepted tokens to the row, up to whatever ends it."""
+def emit(row: Row, verdict: Verdict, drafter: str | None = None) -> Outcome:
+    """Append accepted tokens to the row, up to whatever ends it; `drafter` made its drafts."""
     emitted: list[Token] = []
     ended = error = None
     end_token = False
@@ -76,4 +79,13 @@ def emit(row: Row, verdict: Verdict) -> Outcome:
             break
     accepted = min(verdict.accepted, len(emitted) + end_token)
     ended = None if error else ended
-    return Outcome(row, tuple(emitted), len(verdict.drafts), accepted, ended, end_token, error)
+    return Outcome(
+        row,
+        tuple(emitted),
+        len(verdict.drafts),
+        accepted,
+        ended,
+        end_token,
+        error,
+        drafter if verdict.drafts else None,
+    )

@@ -13,6 +13,7 @@ from mtplx_kernel.decoding.drafting import Drafts, Slotless
 from mtplx_kernel.decoding.lookup import (
     JUDGED,
     LONG_DECAY,
+    LOOKUP,
     NGRAM_SIZES,
     LookupDrafter,
     Source,
@@ -26,6 +27,7 @@ from mtplx_kernel.decoding.row import Row
 PRIORS = {4: 0.35, 3: 0.25, 2: 0.15}
 """How often what followed in another row's text is believed to follow here, before any was tried:
 less often than what followed in the row's own."""
+POOL = "pool"
 PLACES = 8
 """So many last places of an n-gram have a say in what follows it."""
 MOST_PLACES = 2**16
@@ -47,7 +49,7 @@ class PoolDrafter(Slotless):
         What the parts of a cycle cost.
     """
 
-    name = "lookup"
+    name = LOOKUP
 
     def __init__(self, costs: Costs | None = None) -> None:
         self.own = LookupDrafter(costs)
@@ -85,7 +87,8 @@ class PoolDrafter(Slotless):
             for n, (ids, end) in pool.matches(row.ids):
                 rate = pool.rates[n].given(self._rates[n].given(PRIORS[n]))
                 # Unlike a text that repeats itself, another one goes on no further than its end.
-                sources.append(Source(offer(row, min(most, len(ids) - end), rate), ids, end))
+                shared = offer(row, min(most, len(ids) - end), rate)
+                sources.append(Source(shared, ids, end, by=POOL))
         return found
 
     def observe(self, row: Row, drafted: int, tokens: Sequence[int]) -> None:

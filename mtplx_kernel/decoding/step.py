@@ -28,7 +28,7 @@ from mtplx_kernel.models.target import Target
 __all__ = ["DecodeStep", "Outcome", "Token"]
 
 Result = TypeVar("Result")
-HEAD = "head"
+HEAD, GRAMMAR = "head", "grammar"
 
 
 class DecodeStep:
@@ -64,7 +64,7 @@ class DecodeStep:
         self.drafter = drafter if caches.rollback else None
         self._look_ahead = look_ahead
         self._ahead: Flight | None = None
-        self._forced: set[str] = set()
+        self._by: dict[str, str] = {}
         self._seats = Seats(caches.slots)
         self._prefixes = RowPrefixes(caches, self.drafter)
 
@@ -126,7 +126,7 @@ class DecodeStep:
         outcomes = {}
         for row, verdict, own in self._narrowed(seated, verdicts):
             self._learn(row, own)
-            outcomes[row.request_id] = emit(row, verdict)
+            outcomes[row.request_id] = emit(row, verdict, self._by.get(row.request_id))
         return [outcomes[row.request_id] for row in rows]
 
     def release(self, row: Row, *, wipe: bool = False) -> None:
@@ -176,7 +176,7 @@ class DecodeStep:
 
     def _propose(self, rows: Sequence[Row]) -> Drafts:
         """Plan the cycle's drafts."""
-        self._forced = set()
+        self._by = {}
         depths = [row.depth for row in rows]
         drafter, none = self.drafter, Drafts.none(len(rows))
         if drafter is None or not any(depths):
@@ -187,7 +187,6 @@ class DecodeStep:
             row.constraint.forced(row.depth) if row.constraint is not None and row.depth else []
             for row in rows
         ]
-        self._forced = {row.request_id for row, ids in zip(rows, forced, strict=True) if ids}
         depths = [0 if ids else row.depth for row, ids in zip(rows, forced, strict=True)]
 
         def checked() -> Drafts:
@@ -195,7 +194,13 @@ class DecodeStep:
             drafts.check(depths, self.target.vocabulary)
             return drafts
 
-        return (self._guarded(rows, checked) or none).filled(forced)
+        drafts = (self._guarded(rows, checked) or none).filled(forced)
+        names = drafts.by or [drafter.name] * len(rows)
+        self._by = {
+            row.request_id: GRAMMAR if ids else name
+            for row, ids, name in zip(rows, forced, names, strict=True)
+        }
+        return drafts
 
     def _work(self, rows: Sequence[Row], drafts: Drafts) -> Block:
         """Make the drafts that need a forward, and lay out what the target will verify."""
@@ -336,7 +341,8 @@ class DecodeStep:
         if FAILED in verdict.drafts:
             self._fail([row], "its logits are not finite")
         if self.drafter is not None:
-            drafted = 0 if row.request_id in self._forced else len(verdict.drafts)
+            forced = self._by.get(row.request_id) == GRAMMAR
+            drafted = 0 if forced else len(verdict.drafts)
             self._guarded([row], partial(self.drafter.observe, row, drafted, verdict.tokens))
 
     def _widened(self, rows: list[Row], drafts: Drafts) -> tuple[list[Row], Drafts]:

@@ -266,13 +266,15 @@ class Engine:
         ------
         InvalidRequest
             If the prompt or an option is wrong, or the caches would never fit in the memory.
-        QueueFull
-            If as many requests wait as may.
-        EngineClosed
-            If the engine was closed or died.
+        QueueFull, EngineClosed
+            If as many requests wait as may, or the engine was closed or died.
         """
         with Opened() as opened:
             return self.intake.submit(prompt, opened, **options)
+
+    def requests(self) -> list[Handle]:
+        """The requests that wait or run, oldest first, whoever submitted them."""
+        return self._ledger.handles()
 
     @property
     def scheduler(self) -> str:

@@ -12,6 +12,7 @@ from mtplx_kernel.decoding.step import Outcome
 from mtplx_kernel.decoding.text import TextStream
 from mtplx_kernel.engine.request import FinishReason, Generation, Handle, Request, cause
 from mtplx_kernel.engine.stats import GenerationStats
+from mtplx_kernel.engine.timeline import Cycle
 from mtplx_kernel.models.load import LoadedModel
 
 AS_AR = "scheduler {name} decodes one token a row and step"
@@ -124,8 +125,13 @@ class Jobs:
             done = min(row.committed, row.prompt_length)
             _call("on_prefill", lambda: on_prefill(done, row.prompt_length))
 
-    def decoded(self, job: Job, outcome: Outcome) -> None:
+    def decoded(self, job: Job, outcome: Outcome, at: float, rows: int) -> None:
         """Record a cycle, and deliver its tokens.
+
+        Parameters
+        ----------
+        at, rows
+            When it was committed, and how many rows its forward had.
 
         Raises
         ------
@@ -137,7 +143,11 @@ class Jobs:
         if starts:
             window.first_token = self._clock()
             window.first_block = len(outcome.tokens)
-        window.record_cycle(outcome.drafted, outcome.accepted)
+        drafted, accepted, drafter = outcome.drafted, outcome.accepted, outcome.drafter
+        tokens = len(outcome.tokens) + outcome.end_token
+        window.record_cycle(drafted, accepted)
+        cycle = Cycle(at, drafted, accepted, tokens, drafter, rows)
+        window.cycles.record(cycle, [token.id for token in outcome.tokens])
         window.completion_tokens += len(outcome.tokens)
         window.end_token = outcome.end_token
         for token in outcome.tokens:

@@ -85,6 +85,11 @@ class Ledger:
         if self.state != "running":
             raise EngineClosed(f"the engine takes no requests: {self.reason}; load a model again")
 
+    def handles(self) -> list[Handle]:
+        """The open requests, oldest first."""
+        with self._lock:
+            return list(self._handles.values())
+
     def counts(self) -> tuple[int, int]:
         """How many requests wait, and how many run."""
         with self._lock:

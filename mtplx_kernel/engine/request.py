@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from mtplx_kernel.decoding.logprob import TokenLogprob as TokenLogprob
@@ -153,6 +154,15 @@ class Generation:
         if self.error:
             parts.append(self.error)
         return f"<{self.finish_reason}: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        """The same line; all stats unfold below it. The text is left out: it was streamed."""
+        rows = "".join(
+            f'<tr><th scope="row" style="text-align:left">{name}</th>'
+            f'<td style="text-align:left">{escape(_said(value))}</td></tr>'
+            for name, value in self.stats.as_dict().items()
+        )
+        return f"<details><summary>{escape(repr(self))}</summary><table>{rows}</table></details>"
 
 
 class Handle:
@@ -332,6 +342,13 @@ def check_timeout(timeout: float | None) -> None:
 def cause(error: BaseException) -> str:
     """An exception in one line: its type and its message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
+def _said(value: object) -> str:
+    """A number that stats hold, or several, as people read them."""
+    if isinstance(value, tuple):
+        return ", ".join(_said(item) for item in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _nothing() -> None:

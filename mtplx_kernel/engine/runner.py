@@ -41,7 +41,7 @@ class Runner:
     scheduler
         The scheduler mode to begin with, and its settings.
     timeline
-        Where cohorts are recorded.
+        Where cohorts and counts are recorded.
     memory_gb
         Budget for weights and caches; None takes the device's.
     prefix_mb
@@ -75,6 +75,7 @@ class Runner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._clock = clock
+        self._timeline = timeline
         self.fit, caches, self._head_caches = fit(loaded)
         self.head_reason: str | None = None
         if loaded.head is not None and self._head_caches is None:
@@ -270,14 +271,16 @@ class Runner:
                 if not job.admitted:
                     self._admit(policy, job)
             held = {job.row.request_id: job.row.committed for job in jobs}
-            outcomes = self._forward(quantum, jobs)
+            outcomes, at = self._forward(quantum, jobs)
         except Exception as error:  # whatever a forward raises ends its rows, and only those
             self._fail(jobs, cause(error))
         else:
             self._note_memory()
             for outcome in outcomes:
                 done[outcome.row.request_id] = len(outcome.tokens)
-                self._deliver(self.jobs[outcome.row.request_id], outcome)
+                self._deliver(self.jobs[outcome.row.request_id], outcome, at, len(outcomes))
+            if outcomes:
+                self._timeline.count(start, at, sum(done.values()))
         rows = [self.jobs[i].row for i in done if i in self.jobs]
         left = {row.request_id: row.prefill_left for row in rows}
         fed = {row.request_id: row.committed - held[row.request_id] for row in rows}
@@ -295,7 +298,8 @@ class Runner:
     def _store(self, asked: Any) -> Any:
         return self.prefix if asked == "engine" else asked
 
-    def _forward(self, quantum: Prefill | Decode, jobs: list[Job]) -> list[Outcome]:
+    def _forward(self, quantum: Prefill | Decode, jobs: list[Job]) -> tuple[list[Outcome], float]:
+        """Run it: what it gave, and when that was."""
         start = self._clock()
         rows = [job.row for job in jobs]
         self.modes.joined(quantum, jobs)
@@ -305,17 +309,18 @@ class Runner:
                 self.step.prefill(rows, counts)
             for job in jobs:
                 self._prefilled(job)
-            return []
+            return [], start
         pending = [len(row.pending) for row in rows]
         longest = max(len(row.ids) for row in rows)
         outcomes = self.step.cycle(rows, again=quantum.again)
         widest = max(n + outcome.drafted for n, outcome in zip(pending, outcomes, strict=True))
         shape = (len(rows), widest, longest // 512)
         before = self._governor.threads
-        threads = self._governor.observe(shape, self._clock() - start)
+        end = self._clock()
+        threads = self._governor.observe(shape, end - start)
         if threads != before:
             blas.set_threads(threads)
-        return outcomes
+        return outcomes, end
 
     def _prefilled(self, job: Job) -> None:
         store = self._store(job.handle.request.hooks.commit)
@@ -326,10 +331,10 @@ class Runner:
         except CallbackFailed as failure:
             self._end(job, FinishReason.ERROR, str(failure))
 
-    def _deliver(self, job: Job, outcome: Outcome) -> None:
+    def _deliver(self, job: Job, outcome: Outcome, at: float, rows: int) -> None:
         self.modes.tally(job, outcome)
         try:
-            self.jobs.decoded(job, outcome)
+            self.jobs.decoded(job, outcome, at, rows)
         except CallbackFailed as failure:
             self._end(job, FinishReason.ERROR, str(failure))
             return

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mtplx_kernel.engine.snapshot import SHOWN, CohortView, Flow, RequestView, Segment, TimelineView
+from mtplx_kernel.engine.snapshot import view as view_of
+from mtplx_kernel.engine.trace import Cycle, Cycles, Origin, Step, last_kind, origins
+from mtplx_kernel.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "CohortRecord",
+    "CohortView",
+    "Cycle",
+    "Cycles",
+    "DecodeWindow",
+    "Flow",
+    "Origin",
+    "RequestView",
+    "Segment",
+    "Step",
+    "Timeline",
+    "TimelineView",
+    "last_kind",
+    "origins",
+]
 
 TIMELINE_CAPACITY = 4096
+TRACED = 512
+"""So many of the newest requests keep their cycles; an older one loses them once it has ended."""
+FLOW_S = 0.25
+"""Seconds of the finest part of the total rate."""
+FLOW_KEPT = 4096
 
 
 @dataclass(slots=True)
@@ -46,6 +79,8 @@ class DecodeWindow:
     """The most rows that shared a decode forward with it, itself included."""
     mtp_disabled_reason: str | None = None
     draft_error: str | None = None
+    cycles: Cycles = field(default_factory=Cycles)
+    """Its last cycles one by one, with their ids."""
 
     @property
     def decode_tok_s(self) -> float | None:
@@ -113,6 +148,7 @@ class Timeline:
     def __init__(self, capacity: int = TIMELINE_CAPACITY) -> None:
         self._windows: deque[DecodeWindow] = deque(maxlen=capacity)
         self._cohorts: deque[CohortRecord] = deque(maxlen=capacity)
+        self._flow: deque[list[float]] = deque(maxlen=FLOW_KEPT)
         self._lock = threading.Lock()
 
     def form(self, cohort: CohortRecord) -> None:
@@ -129,13 +165,99 @@ class Timeline:
         """Remember a request from now on; its window fills in as it runs."""
         with self._lock:
             self._windows.append(window)
+            old = self._windows[-TRACED - 1] if len(self._windows) > TRACED else None
+        if old is not None and old.ended is not None:
+            old.cycles.forget()
 
     def windows(self) -> list[DecodeWindow]:
         """The remembered windows, oldest first."""
         with self._lock:
             return list(self._windows)
 
+    def find(self, request_id: str) -> DecodeWindow | None:
+        """The window of a request; None where none of that id is remembered."""
+        return next((w for w in reversed(self.windows()) if w.request_id == request_id), None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request that is remembered waits or runs."""
+        with self._lock:
+            return any(window.ended is None for window in reversed(self._windows))
+
+    def count(self, start: float, end: float, tokens: int) -> None:
+        """Add the tokens of one forward, over all its rows, to the total rate (owner thread).
+
+        They are spread over the time that it took: it may be longer than a part of the rate.
+        """
+        with self._lock:
+            for n in range(int(start // FLOW_S), int(end // FLOW_S) + 1):
+                edge = n * FLOW_S
+                covered = min(end, edge + FLOW_S) - max(start, edge)
+                share = covered / (end - start) if end > start else 1.0
+                if self._flow and self._flow[-1][0] == edge:
+                    self._flow[-1][1] += tokens * share
+                elif share:
+                    self._flow.append([edge, tokens * share])
+
+    def flow(self) -> list[Flow]:
+        """The tokens of all requests by the time in which they came, where any did."""
+        with self._lock:
+            return [Flow(start, FLOW_S, tokens) for start, tokens in self._flow]
+
+    def snapshot(self, since: float | None = None, *, most: int = SHOWN) -> TimelineView:
+        """What there is to see now, as plain numbers and strings.
+
+        Parameters
+        ----------
+        since
+            Leave out requests that ended before this time, in seconds of `time.perf_counter()`;
+            `order` still names them.
+        most
+            How many requests, the newest; cohorts of which none is left are left out too.
+        """
+        now = time.perf_counter()
+        return view_of(self.windows()[-most:], self.cohorts(), self.flow(), now, since)
+
+    def plot(self, *, width: float = 900, dark: bool = False) -> Figure:
+        """Draw it.
+
+        Parameters
+        ----------
+        width
+            In pixels.
+        dark
+            For a dark page.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from mtplx_kernel.widgets.static import figure
+
+        return figure(self.snapshot(), width, dark=dark)
+
+    def to_frame(self) -> Any:
+        """The remembered requests as a pandas data frame, one a row, oldest first.
+
+        Raises
+        ------
+        InvalidRequest
+            If pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")  # not one of our requirements
+        except ImportError:
+            raise InvalidRequest(
+                "to_frame() needs pandas, which is not installed: pip install pandas; "
+                "to_json() needs nothing"
+            ) from None
+        return pandas.DataFrame(self.to_records())
+
     def to_records(self) -> list[dict[str, Any]]:
-        """The windows as plain dictionaries, for JSON or a data frame."""
-        names = DecodeWindow.__slots__
+        """The windows as plain dictionaries, without their cycles."""
+        names = [name for name in DecodeWindow.__slots__ if name != "cycles"]
         return [{name: getattr(w, name) for name in names} for w in self.windows()]
+
+    def to_json(self) -> str:
+        """The last requests, their cohorts and the total rate as JSON: `snapshot()` in words."""
+        return json.dumps(asdict(self.snapshot()))

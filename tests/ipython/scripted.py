@@ -120,6 +120,7 @@ class ScriptedEngine:
     room: int = 256
     """How many requests may be open; the oldest ends when one more comes."""
     open: list[ScriptedHandle] = field(default_factory=list)
+    default_depth: int | None = None
 
     @property
     def closed(self) -> bool:
@@ -155,6 +156,12 @@ class ScriptedEngine:
             handle.finish(generation(request, answer.pieces, finish, answer.error))
             self.timeline.open(handle.result().window if not answer.error else handle.window)
         return handle
+
+    def requests(self) -> list[Handle]:
+        return [handle for handle in self.open if not handle.done]
+
+    def set_default_depth(self, depth: int | None) -> None:
+        self.default_depth = SamplingParams(depth=depth).depth
 
     def configure(
         self, *, mode: str | None = None, scheduler: str | None = None, **settings: Any

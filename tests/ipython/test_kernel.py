@@ -113,7 +113,8 @@ def kernel(tiny_folder: Path) -> Iterator[Kernel]:
 def test_a_cell_streams_text_and_then_shows_stats_once(kernel: Kernel) -> None:
     ran = kernel.run("%%mtplx --max-tokens 30\nWhy is the sky blue?")
     (result,) = ran.contents("execute_result")
-    assert result["data"].keys() == {"text/plain"}
+    assert result["data"].keys() == {"text/plain", "text/html"}
+    assert result["data"]["text/html"].startswith("<details><summary>&lt;length: 30 tokens, ")
     assert result["data"]["text/plain"].startswith("<length: 30 tokens, ")
     assert kernel.printed_in_full("_mtplx", ran)
     assert ran.text("stderr") == ""

@@ -61,6 +61,7 @@ def test_every_option_is_read() -> None:
     assert (found.batch, found.samples, found.priority) == (True, 3, 2.0)
     assert read("--raw").raw
     assert read("--chat").chat
+    assert read("--trace").trace
 
 
 def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
@@ -101,6 +102,10 @@ def test_every_sampling_option_is_a_sampling_parameter() -> None:
         ("hello", "%%mtplx takes options only, not 'hello'; see %mtplx help"),
         ("-x", "%%mtplx takes options only, not '-x'; see %mtplx help"),
         ("--raw --chat", "--raw and --chat exclude each other: raw text has no turns"),
+        *(
+            (f"--trace {f} {v}", f"{f} and --trace exclude each other: it shows one plain text")
+            for f, v in (("--batch", ""), ("--samples", 2), ("--quiet", ""), ("--markdown", ""))
+        ),
         ("--raw --system x", "--raw and --system exclude each other: raw text has no messages"),
         ("--stop 'a", "a quote is not closed in: 'a"),
     ],

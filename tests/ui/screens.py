@@ -1,0 +1,40 @@
+"""`python -m tests.ui.screens FOLDER`: all views in JupyterLab while eight requests run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.ui.browser import Notebook, browser
+from tests.ui.lab import Lab
+from tests.ui.story import ASK, CELLS, EIGHT, LOAD, SHOW, parts, wait_for_eight
+
+WINDOW = {"width": 1100, "height": 1600}
+SOME_MS = 4000
+"""How long the eight have run when the pictures are taken."""
+
+
+def take(folder: Path) -> None:
+    """Write `view-NAME-light.png` and `view-NAME-dark.png` of each view."""
+    with browser() as chromium, TemporaryDirectory() as place:
+        for theme in ("light", "dark"):
+            with Lab(Path(place) / theme, dark=theme == "dark") as lab:
+                lab.write("views.ipynb", CELLS)
+                page = chromium.new_context(viewport=WINDOW, device_scale_factor=2).new_page()
+                notebook = Notebook(page, lab, "views.ipynb")
+                for cell in (LOAD, ASK, SHOW):
+                    notebook.run(cell)
+                for view in parts(notebook).values():
+                    view.wait_for()
+                notebook.run(EIGHT, wait=False)
+                wait_for_eight(notebook)
+                page.wait_for_timeout(SOME_MS)
+                for name, view in parts(notebook).items():
+                    view.screenshot(path=folder / f"view-{name}-{theme}.png")
+                notebook.wait_until_idle()
+
+
+if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+    sys.exit("usage: python -m tests.ui.screens FOLDER")
+take(Path(sys.argv[1]))

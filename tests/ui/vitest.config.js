@@ -1,0 +1,3 @@
+export default {
+  test: { include: ["modules/*.test.js"], environment: "jsdom" },
+};

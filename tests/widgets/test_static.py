@@ -1,0 +1,128 @@
+"""The timeline at rest: picture, table and text, from the layout that the live view draws."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+from mtplx_kernel.engine.timeline import Timeline
+from mtplx_kernel.widgets.layout import layout
+from mtplx_kernel.widgets.palette import SHADES
+from mtplx_kernel.widgets.static import TEXT_ROWS, bundle, figure, png, text
+from tests.widgets.timelines import example, request
+
+
+def size(picture: bytes) -> tuple[int, int]:
+    """Width and height, as a PNG file says them."""
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    found: tuple[int, int] = struct.unpack(">II", picture[16:24])
+    return found
+
+
+def boxes(drawn: Any) -> dict[str, list[list[float]]]:
+    """What is painted over the lines by colour: left, top, width and height of each box."""
+    found = {}
+    for collection in drawn.axes[1].collections:
+        assert isinstance(collection, PolyCollection)
+        corners = [path.vertices for path in collection.get_paths()]
+        found[to_hex(collection.get_facecolor()[0])] = [
+            [*map(float, c.min(axis=0)), *map(float, c.max(axis=0) - c.min(axis=0))]
+            for c in corners
+        ]
+    return found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_picture_paints_the_marks_of_the_layout(dark: bool) -> None:
+    view = example().snapshot()
+    placed, painted = layout(view, 900), boxes(figure(view, 900, dark=dark))
+    for role in ("queued", "prefill", "decode", "accepted"):
+        wanted = [
+            [m.x, i + m.y, max(m.width, 8.0 / 900), m.height]
+            for i, line in enumerate(placed.lines)
+            for m in line.marks
+            if m.role == role
+        ]
+        found = painted[SHADES[role].on(dark=dark)]
+        assert found == [pytest.approx(box) for box in wanted], role
+        assert found
+    assert painted[SHADES["cohort"].on(dark=dark)] == [pytest.approx([3.0, 1.0, 5.0, 3.0])]
+
+
+def test_the_picture_shows_the_rate_with_gaps() -> None:
+    (curve,) = figure(example().snapshot()).axes[0].lines
+    points = [(float(x), float(y)) for x, y in zip(*curve.get_data(), strict=True)]
+    assert points == [
+        (2.0, 0.0),
+        (2.0, 0.0),
+        (2.0, 32.0),
+        (2.25, 32.0),
+        (2.25, 16.0),
+        (2.5, 16.0),
+        (2.5, 0.0),
+        (5.0, 0.0),
+        (5.0, 8.0),
+        (5.25, 8.0),
+        (5.25, 0.0),
+    ]
+
+
+def test_many_requests_make_a_picture_of_bounded_height() -> None:
+    timeline = Timeline()
+    for i in range(400):
+        timeline.open(request(f"r{i}", i / 100, i / 50, i / 40, i / 20, finish_reason="stop"))
+    width, height = size(png(timeline.snapshot(), 600))
+    assert width == 600
+    assert height < 1500
+    assert size(png(example().snapshot(), 600))[1] < 400
+
+
+def test_a_bundle_says_the_same_three_times() -> None:
+    found = bundle(example().snapshot())
+    assert found.keys() == {"image/png", "text/html", "text/plain"}
+    assert size(base64.b64decode(found["image/png"]))[0] == 900
+    assert f'src="data:image/png;base64,{found["image/png"]}"' in found["text/html"]
+    summary = layout(example().snapshot(), 900).summary
+    assert f'alt="{summary}"' in found["text/html"]
+    assert "<td>d&lt;x&gt;</td>" in found["text/html"]
+    assert "d<x>" not in found["text/html"]
+    assert "<script" not in found["text/html"]
+    lines = found["text/plain"].splitlines()
+    assert lines[0] == summary
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "request cohort slot queued s prefill s decode s tokens a cycle tokens/s end",
+        "alone 0 0.50 0.50 2.00 6 2.00 3.0 stop",
+        "b cohort-1 0 1.00 1.00 1.00 2 2.00 2.0 length",
+        "c cohort-1 1 1.00 1.00 4.00 1 1.00 0.2 length",
+        "d<x> cohort-1 0 refill 3.00 1.00 1.00 0 length",
+        "e 4.00 0.00 0 error",
+    ]
+    assert len({line.find("length") for line in lines[3:6]}) == 1, "columns are aligned"
+
+
+def test_a_text_shows_the_last_requests_and_says_how_many_it_does_not() -> None:
+    timeline = Timeline()
+    for i in range(TEXT_ROWS + 3):
+        timeline.open(request(f"r{i}", float(i), ended=float(i), finish_reason="cancelled"))
+    lines = text(layout(timeline.snapshot(), 900)).splitlines()
+    assert len(lines) == TEXT_ROWS + 3
+    assert lines[2] == "(3 before these)"
+    assert lines[3].startswith("r3 ")
+
+
+def test_nothing_yet_is_a_bundle_too() -> None:
+    found = bundle(Timeline().snapshot())
+    assert found["text/plain"] == "No requests yet."
+    assert "<table" not in found["text/html"]
+    assert base64.b64decode(found["image/png"]).startswith(b"\x89PNG")
+
+
+def test_a_timeline_plots_itself() -> None:
+    drawn = example().plot(width=500, dark=True)
+    assert drawn.get_figwidth() * drawn.dpi == pytest.approx(500)
+    assert to_hex(drawn.get_facecolor()) == SHADES["ground"].dark
