@@ -82,10 +82,10 @@ class Options:
     """
 
     tokens: int = 24_000_000
-    length: int = 516
+    length: int = 258
     conversation: int = 258
     writing_rows: int | None = None
-    rows: int = 32
+    rows: int = 64
     depth: int = 3
     minutes: float = 15.0
     steps: int | None = None
