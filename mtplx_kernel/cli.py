@@ -45,14 +45,14 @@ def _count(text: str) -> int:
     return number
 
 
-def _minutes(text: str) -> float:
+def _positive(text: str) -> float:
     try:
-        minutes = float(text)
+        number = float(text)
     except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < math.inf:
+        number = 0.0
+    if not 0 < number < math.inf:
         raise ValueError(f"must be a number above 0, not {text!r}")
-    return minutes
+    return number
 
 
 def _seed(text: str) -> int:
@@ -75,12 +75,13 @@ DISTILL_OPTIONS = (
     Option("--conversation", _count, "N", "tokens of a conversation"),
     Option("--length", _count, "N", "tokens of a training row, which holds conversations"),
     Option("--depth", _count, "N", "how many tokens ahead it learns to draft"),
-    Option("--minutes", _minutes, "X", "minutes of training"),
+    Option("--minutes", _positive, "X", "minutes of training"),
     Option("--draft-vocab", _count, "N", "draft only the N commonest ids; the text stays exact"),
     Option("--batch", _count, "N", "rows of a training step"),
     Option("--writing-batch", _count, "N", "conversations that the model writes at once"),
     Option("--seed", _seed, "N", "of what is random"),
     Option("--from", str, "HEAD", "train on a head of this model, with its draft vocabulary"),
+    Option("--aim", _positive, "T", "temperature of the decoding it is for; below 1, likely tokens"),
 )
 DISTILL_NAMES = {"batch": "rows", "writing_batch": "writing_rows", "from": "begin"}
 """Options that distillation calls otherwise."""

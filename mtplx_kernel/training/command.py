@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         cache_gb=chosen.cache_gb,
         judged=chosen.judged,
         begin=chosen.begin,
+        aim=chosen.aim,
     )
     try:
         if chosen.probe:
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache-gb", type=float, help="memory for the base's states")
     parser.add_argument("--judged", type=int, default=known.judged, help="prompts a domain")
     parser.add_argument("--from", dest="begin", help="a head to train on")
+    parser.add_argument("--aim", type=float, default=known.aim, help="temperature decoded at")
     parser.add_argument("--probe", action="store_true", help="only measure speed and memory")
     return parser
 

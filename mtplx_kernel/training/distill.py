@@ -38,7 +38,7 @@ from mtplx_kernel.training.text import (
     save_text,
     write_text,
 )
-from mtplx_kernel.training.train import Interrupted, Plan, train
+from mtplx_kernel.training.train import LATE, SOON, Interrupted, Plan, train
 
 GIB = 2**30
 LEAST_MEMORY = 4 * GIB
@@ -79,6 +79,8 @@ class Options:
     begin
         Path of a head to train on, which keeps its draft vocabulary; None begins with a copy of
         the model's last layer.
+    aim
+        Temperature of the decoding that the head is for: below 1, it favours the likely tokens.
     """
 
     tokens: int = 24_000_000
@@ -95,6 +97,7 @@ class Options:
     judged: int = 9
     temperatures: tuple[float, ...] = (0.0, 0.8)
     begin: str | None = None
+    aim: float = 1.0
 
     def lasting(self) -> dict[str, Any]:
         """The settings that must stay the same when a folder is used again."""
@@ -218,7 +221,8 @@ def _train(
             f"{len(text.tokens)} rows of text are left, and a step takes {options.rows}; "
             "ask for more tokens or fewer rows"
         )
-    plan = Plan(options.depth, options.minutes, options.steps, options.seed)
+    late = LATE if options.begin is None else SOON
+    plan = Plan(options.depth, options.minutes, options.steps, options.seed, late, options.aim)
     try:
         return train(
             base, head, features, plan, out / "checkpoint.safetensors", stopped=lambda: bool(asked)

@@ -8,8 +8,11 @@ sum of p there (p is normalised over the whole vocabulary):
   is q ([q < p] - s), s the sum of q where q < p.
 
 The loss is KL at first, later c KL + (1 - c)(1 - alpha) with c = exp(-alpha), alpha averaged over
-the batch. The gradient by the head's states is then one product with the output rows, so that no
-array of the size of the logits is kept for a backward pass.
+the batch. That alpha is the one of decoding at a temperature T that the training aims at: of p and
+q both raised to 1 / T and normalised anew (whose gradient has a factor 1 / T), so that the head
+that is perfect at one T is perfect at all, and one that is not favours the likely tokens the more,
+the lower T is. The gradient by the head's states is then one product with the output rows, so that
+no array of the size of the logits is kept for a backward pass.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class Slope:
     gradient
         By the states, of their shape, for the mean over the weighted positions.
     alpha
-        Mean chance of acceptance, a number.
+        Mean chance of acceptance at the temperature aimed at, a number.
     """
 
     gradient: mx.array
@@ -46,6 +49,7 @@ def slope(
     mass: mx.array,
     weights: mx.array,
     late: mx.array,
+    aim: float = 1.0,
 ) -> Slope:
     """Gradient of the loss by states.
 
@@ -61,14 +65,21 @@ def slope(
         0 or 1 for each position, float32, shape (n,).
     late
         Whether acceptance is part of the loss, a boolean.
+    aim
+        Temperature of the decoding whose acceptance that is, above 0.
     """
-    q = mx.softmax(draft_logits(rows, states), axis=-1, precise=True)
+    logits = draft_logits(rows, states)
+    q = mx.softmax(logits, axis=-1, precise=True)
     share = weights / mx.maximum(weights.sum(), 1.0)
-    smaller = mx.where(q < taught, q, 0)
+    aimed, wanted = q, taught
+    if aim != 1.0:
+        aimed = mx.softmax(logits * (1 / aim), axis=-1, precise=True)
+        wanted = sharpened(taught, mass, aim)
+    smaller = mx.where(aimed < wanted, aimed, 0)
     s = total(smaller)[:, None]
-    alpha = (total(mx.minimum(q, taught)) * share).sum()
+    alpha = (total(mx.minimum(aimed, wanted)) * share).sum()
     c = mx.where(late, mx.exp(-alpha), 1.0)
-    by_logits = c * (mass[:, None] * q - taught) - (1 - c) * (smaller - s * q)
+    by_logits = c * (mass[:, None] * q - taught) - (1 - c) / aim * (smaller - s * aimed)
     by_states = by_logits.astype(states.dtype) @ rows["weight"]
     return Slope(by_states.astype(mx.float32) * share[:, None], alpha)
 
@@ -104,6 +115,16 @@ def likely(logits: mx.array, normaliser: mx.array) -> mx.array:
     """Probabilities from logits, shape (n, columns), and the normaliser of all, shape (n,)."""
     p = mx.exp(logits.astype(mx.float32) - normaliser[:, None])
     return mx.minimum(p, 1.0).astype(logits.dtype)
+
+
+def sharpened(p: mx.array, mass: mx.array, temperature: float) -> mx.array:
+    """p at a temperature, shape (n, columns); what lies outside the columns counts as one token."""
+    power = 1 / temperature
+    # From the largest on, so that no power of 16-bit numbers vanishes where all are small.
+    scale = mx.maximum(p.max(-1).astype(mx.float32), 1e-9)[:, None]
+    raised = ((p.astype(mx.float32) / scale) ** power).astype(p.dtype)
+    outside = (mx.maximum(1 - mass, 0)[:, None] / scale) ** power
+    return (raised / (total(raised)[:, None] + outside)).astype(p.dtype)
 
 
 def total(x: mx.array) -> mx.array:

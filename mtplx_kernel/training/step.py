@@ -34,10 +34,15 @@ class Step:
         How many passes are trained.
     rates
         Of the optimiser.
+    aim
+        Temperature of the decoding whose acceptance is to rise.
     """
 
-    def __init__(self, base: Base, head: DistilledHead, depth: int, rates: Rates) -> None:
+    def __init__(
+        self, base: Base, head: DistilledHead, depth: int, rates: Rates, aim: float = 1.0
+    ) -> None:
         self._base, self._head, self._depth, self._rates = base, head, depth, rates
+        self._aim = aim
         self._dtype = base.dtype
         rows = output_rows(base.target.shared.output, head.vocabulary)
         self._rows = {k: v.astype(base.dtype) for k, v in rows.items()}
@@ -102,7 +107,9 @@ class Step:
             part = slice(d * rows, (d + pairs) * rows)
             weights = _by_position(sampled[:, d + 1 : d + 1 + pairs]).astype(mx.float32)
             fixed = mx.stop_gradient(flat)
-            found = slope(self._rows, fixed, taught[part], mass[part], weights, late)
+            found = slope(
+                self._rows, fixed, taught[part], mass[part], weights, late, self._aim
+            )
             gradient = mx.stop_gradient(found.gradient)
             value = value + DEPTH_WEIGHT ** (d - 1) * (flat.astype(mx.float32) * gradient).sum()
             alphas.append(found.alpha)

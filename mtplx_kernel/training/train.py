@@ -26,7 +26,9 @@ from mtplx_kernel.training.step import Step
 
 WARM_UP = 0.03
 LATE = 0.5
-"""From this share of the training on, the loss holds the chance of acceptance itself."""
+"""From this share of a training on, the loss holds the chance of acceptance itself."""
+SOON = 0.05
+"""The same for a head that was trained before."""
 SECONDS_A_CHECKPOINT = 60.0
 SECONDS_A_LINE = 10.0
 STEPS_AHEAD = 2
@@ -46,12 +48,18 @@ class Plan:
         Time of training; of no effect if `steps` is set.
     steps
         How many steps; None goes by time.
+    late
+        Share of it after which the loss holds the chance of acceptance itself.
+    aim
+        Temperature of the decoding whose acceptance that is.
     """
 
     depth: int
     minutes: float
     steps: int | None
     seed: int
+    late: float = LATE
+    aim: float = 1.0
     rates: Rates = field(default_factory=Rates)
 
 
@@ -109,7 +117,7 @@ def train(
         If `stopped` said so; the checkpoint is saved.
     """
     place = _restore(checkpoint) or _start(head)
-    step = Step(base, head, plan.depth, plan.rates)
+    step = Step(base, head, plan.depth, plan.rates, plan.aim)
     order = _Order(len(features), plan.seed)
     journal = _Journal(plan, features, clock)
     waiting: deque[mx.array] = deque()
@@ -122,7 +130,7 @@ def train(
         batch = features.batch(order.at(place.step))
         report = journal.due(place)
         place.parameters, place.state, figures = step(
-            place.parameters, place.state, batch, heat(progress), progress >= LATE, report
+            place.parameters, place.state, batch, heat(progress), progress >= plan.late, report
         )
         mx.async_eval(place.parameters, place.state, figures)
         waiting.append(figures)
