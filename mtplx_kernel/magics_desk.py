@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel import options
 from mtplx_kernel.decoding.params import MAX_DEPTH
@@ -86,12 +86,15 @@ class MagicsDesk:
 
     def set_scheduler(self, name: str, *, opt_in: bool) -> None:
         """As ``%mtplx scheduler NAME``; to the experimental one the user has to have opted in."""
-        given = {"experimental": True} if opt_in and name == self.experimental else {}
+        given: dict[str, Any] = (
+            {"experimental": True} if opt_in and name == self.experimental else {}
+        )
         self._engine().configure(scheduler=name, **given)
 
     def set_setting(self, name: str, value: Setting) -> None:
         """As ``%mtplx scheduler --NAME VALUE``."""
-        self._engine().configure(**{name: value})
+        changes: dict[str, Any] = {name: value}
+        self._engine().configure(**changes)
 
     def set_depth(self, depth: int | None) -> None:
         """The depth of requests that name none."""

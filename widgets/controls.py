@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ipywidgets as ipw
@@ -233,7 +234,7 @@ class Controls:
         for name, value in values.items():
             if name not in fields:
                 fields[name] = self._field(name, value)
-                self._on(fields[name], lambda new, name=name: wish(name, new))
+                self._on(fields[name], partial(wish, name))
             _set(fields[name], "value", value)
         _set(box, "children", tuple(fields[name] for name in values))
 

@@ -118,7 +118,7 @@ def likely(logits: mx.array, normaliser: mx.array) -> mx.array:
 
 
 def sharpened(p: mx.array, mass: mx.array, temperature: float) -> mx.array:
-    """p at a temperature, shape (n, columns); what lies outside the columns counts as one token."""
+    """P at a temperature, shape (n, columns); what lies outside the columns counts as one token."""
     power = 1 / temperature
     # From the largest on, so that no power of 16-bit numbers vanishes where all are small.
     scale = mx.maximum(p.max(-1).astype(mx.float32), 1e-9)[:, None]

@@ -107,9 +107,7 @@ class Step:
             part = slice(d * rows, (d + pairs) * rows)
             weights = _by_position(sampled[:, d + 1 : d + 1 + pairs]).astype(mx.float32)
             fixed = mx.stop_gradient(flat)
-            found = slope(
-                self._rows, fixed, taught[part], mass[part], weights, late, self._aim
-            )
+            found = slope(self._rows, fixed, taught[part], mass[part], weights, late, self._aim)
             gradient = mx.stop_gradient(found.gradient)
             value = value + DEPTH_WEIGHT ** (d - 1) * (flat.astype(mx.float32) * gradient).sum()
             alphas.append(found.alpha)
