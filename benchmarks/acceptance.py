@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks import acceptance_page, machine, scores
 from benchmarks.head_side import HeadSide, load_side
 from benchmarks.measure import BenchmarkFailed, EncodedPrompt
@@ -26,6 +24,7 @@ from mtplx_kernel.decoding.params import MAX_DEPTH, GenerationMode, SamplingPara
 from mtplx_kernel.engine.prompts import PromptEncoder
 from mtplx_kernel.errors import MTPLXError
 from mtplx_kernel.models import blas
+from mtplx_kernel.models.progress import ProgressBar
 from mtplx_kernel.training.heldout import DOMAINS, HELD_OUT
 
 DEPTH = 3
@@ -66,7 +65,7 @@ def measure(side: HeadSide, prompts: Sequence[EncodedPrompt], plan: Plan) -> Rep
     described = describe(side, plan)
     runs = len(prompts) * (len(plan.temperatures) + (0.0 in plan.temperatures))
     texts: list[Text] = []
-    with tqdm(total=runs, unit="run", file=sys.stderr, disable=None, leave=False) as bar:
+    with ProgressBar(total=runs, desc="acceptance", unit="run") as bar:
         for temperature in plan.temperatures:
             for number, prompt in enumerate(prompts):
                 texts.append(_text(side, prompt, plan.params(temperature), number, bar.update))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 import mtplx_kernel as mk
 from benchmarks import gaps, loads, machine, streams
@@ -23,6 +20,7 @@ from benchmarks.measure import BenchmarkFailed
 from benchmarks.scheduler_side import ForkSide, SchedulerSide, settings
 from benchmarks.served import PlanRun, PlanSide
 from mtplx_kernel.engine.prompts import PromptEncoder
+from mtplx_kernel.models.progress import ProgressBar
 
 PARTS = ("table", "headline", "solo", "gap")
 SOLO_PROMPTS = 4
@@ -104,7 +102,7 @@ class Bench:
     def __init__(self, model: str, head: str, modes: Sequence[str], scale: Scale) -> None:
         self._scale = scale
         with ExitStack() as stack:
-            loaded = mk.load(model, head=head, progress=sys.stderr.isatty())
+            loaded = mk.load(model, head=head)
             self.engine = stack.enter_context(loaded)
             folder = Path(self.engine.facts.path).resolve()
             self.peer: PlanSide = stack.enter_context(BatchGeneratorSide(folder))
@@ -293,5 +291,5 @@ def _cohort_ratio(rates: Mapping[str, Sequence[float]], where: str) -> dict[str,
     )
 
 
-def _bar(name: str, total: int) -> tqdm[Any]:
-    return tqdm(total=total, desc=name, unit="run", file=sys.stderr, disable=None, leave=False)
+def _bar(name: str, total: int) -> ProgressBar:
+    return ProgressBar(total=total, desc=name, unit="run")

@@ -16,8 +16,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from tqdm import tqdm
-
 import mtplx_kernel as mk
 from benchmarks import machine, page, summary
 from benchmarks.engine_side import EngineSide
@@ -28,6 +26,7 @@ from benchmarks.prompts import PROMPTS, BenchmarkPrompt
 from mtplx_kernel.decoding.params import MAX_DEPTH
 from mtplx_kernel.engine.prompts import PromptEncoder
 from mtplx_kernel.errors import MTPLXError
+from mtplx_kernel.models.progress import ProgressBar
 
 FEWEST_TOKENS = MAX_DEPTH + 2
 """A first block may hold a token more than the deepest draft: one must come after it."""
@@ -53,7 +52,7 @@ class Bench:
 
     def __init__(self, model: str, head: str = "auto", *, stock: bool = True) -> None:
         with ExitStack() as stack:
-            loaded = mk.load(model, head=head, progress=sys.stderr.isatty())
+            loaded = mk.load(model, head=head)
             self.engine = stack.enter_context(loaded)
             folder = Path(self.engine.facts.path).resolve()
             self.peer = stack.enter_context(ThreadPeer(folder))
@@ -104,7 +103,7 @@ class Bench:
         reader = machine.MemoryReader(described["blas_threads"] or 1)
         rounds, bandwidths = [], []
         total = len(self.sides) * (1 + repeats * len(prompts))
-        with tqdm(total=total, unit="run", file=sys.stderr, disable=None, leave=False) as bar:
+        with ProgressBar(total=total, desc="decode", unit="run") as bar:
             run_round(self.sides, prompts[:1], max_tokens, turn=0, done=bar.update)
             for turn in range(repeats):
                 bandwidths.append(reader.bytes_per_second())

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from tqdm import tqdm
-
 import mtplx_kernel as mk
 from benchmarks import machine
 from benchmarks.arrivals import Plan, closed, shortened
@@ -30,6 +28,7 @@ from benchmarks.page import ENOUGH_ROUNDS, machine_rows
 from benchmarks.scheduler_side import settings
 from mtplx_kernel.engine.prompts import PromptEncoder
 from mtplx_kernel.errors import MTPLXError
+from mtplx_kernel.models.progress import ProgressBar
 from mtplx_kernel.scheduling.options import SchedulerMode, SchedulerOptions
 
 QUICK = {"clients": (1, 2), "max_tokens": 8, "requests": 1, "repeats": 1}
@@ -83,7 +82,7 @@ class Bench:
         self._clients, self._mode = clients, mode
         with ExitStack() as stack:
             # Prompts of earlier rounds must cost what those of the first one do.
-            loaded = mk.load(model, head=head, prefix_cache_mb=0, progress=sys.stderr.isatty())
+            loaded = mk.load(model, head=head, prefix_cache_mb=0)
             self.engine = stack.enter_context(loaded)
             self.engine.configure(**settings(mode, max(clients), SchedulerOptions().itl_ms))
             endpoint = stack.enter_context(self.engine.serve())
@@ -108,7 +107,7 @@ class Bench:
         rows: list[dict[str, Any]] = []
         equal = True
         total = len(self._clients) * len(self.sides) * (1 + rounds)
-        with tqdm(total=total, unit="run", file=sys.stderr, disable=None, leave=False) as bar:
+        with ProgressBar(total=total, desc="endpoint", unit="run") as bar:
             for clients in self._clients:
                 asks = LOADS["chat"].asks(encoder.encode, clients * requests, max_tokens, SEED)
                 runs = self._runs(closed(asks, clients), rounds, bar)

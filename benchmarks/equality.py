@@ -12,6 +12,7 @@ from benchmarks.served import PlanRun
 from benchmarks.summary import first_difference
 from mtplx_kernel.checks import margins
 from mtplx_kernel.checks.comparing import noise_of
+from mtplx_kernel.models.progress import ProgressBar
 
 SHORTEST = 8
 Question = tuple[tuple[int, ...], float, int]
@@ -72,10 +73,12 @@ class SerialAnswers:
         for ask in asks:
             longest[_question(ask)] = max(ask.tokens, longest.get(_question(ask), 0))
         self._engine.configure(scheduler="serial")
-        for question, tokens in longest.items():
-            if self._asked.get(question, 0) < tokens:
+        new = {q: tokens for q, tokens in longest.items() if self._asked.get(q, 0) < tokens}
+        with ProgressBar(total=len(new), desc="serial answers", unit="run") as bar:
+            for question, tokens in new.items():
                 self._answers[question] = self._answer(question, tokens)
                 self._asked[question] = tokens
+                bar.update()
         return [
             replace(ask, tokens=min(ask.tokens, len(self._answers[_question(ask)]))) for ask in asks
         ]

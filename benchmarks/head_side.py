@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +160,7 @@ def load_side(name: str, head: str = AUTO, columns: int | None = None) -> HeadSi
     ModelNotFound, ModelUnusable
         If one of them cannot be loaded.
     """
-    source = catalog.resolve(name, progress=sys.stderr.isatty())
+    source = catalog.resolve(name)
     loaded = load(source.path, source.name, head, shipped_name(source))
     if loaded.head is None and head != NONE:
         raise BenchmarkFailed(

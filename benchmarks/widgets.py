@@ -14,13 +14,12 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from tqdm import tqdm
-
 from benchmarks.concurrency_page import table
 from benchmarks.measure import BenchmarkFailed, in_turn
 from benchmarks.options import whole
 from benchmarks.page import ENOUGH_ROUNDS, machine_rows
 from benchmarks.widget_kernel import ViewsKernel, ViewsRun
+from mtplx_kernel.models.progress import ProgressBar
 from mtplx_kernel.scheduling.options import SchedulerMode
 
 QUICK = {"clients": 2, "max_tokens": 8, "requests": 1, "repeats": 1}
@@ -62,7 +61,7 @@ def measure(kernel: ViewsKernel, model: str, mode: str, rounds: int) -> WidgetsR
     described = kernel.machine() | {"scheduler": mode}
     found: dict[str, list[ViewsRun]] = {side: [] for side in SIDES}
     total = len(SIDES) * (1 + rounds)
-    with tqdm(total=total, unit="run", file=sys.stderr, disable=None, leave=False) as bar:
+    with ProgressBar(total=total, desc="widgets", unit="run") as bar:
         for views in SIDES.values():
             kernel.serve(views)
             bar.update()

@@ -180,12 +180,13 @@ def _distill(words: Words, given: Given) -> int:
     if out is None:
         raise InvalidRequest("--out is needed: the folder that the head is written to")
     from mtplx_kernel.models.catalog import resolve
+    from mtplx_kernel.training.command import say
     from mtplx_kernel.training.distill import Options, distill
 
     folder = resolve(words[0]).path
     chosen = {DISTILL_NAMES.get(name, name): value for name, value in given.items()}
     try:
-        distill(folder, out, Options(**chosen))
+        distill(folder, out, Options(**chosen), say=say)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command goes on from here") from None
     print(f"The head is in {out}: load {words[0]} with --head {out}")

@@ -156,7 +156,9 @@ class TraceSink(MarkdownSink):
         self._publish(bundle)
 
     def _as(self, text: str) -> str:
-        return f'<pre style="white-space:pre-wrap">{escape(text)}</pre>'
+        # A page leaves out a line end right at the start of a `pre`.
+        first = "\n" if text.startswith("\n") else ""
+        return f'<pre style="white-space:pre-wrap">{first}{escape(text)}</pre>'
 
 
 def has_front_end(shell: InteractiveShell) -> bool:

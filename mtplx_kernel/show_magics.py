@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from mtplx_kernel import options
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from mtplx_kernel.display import QuietResults
     from mtplx_kernel.engine.engine import Engine
+    from mtplx_kernel.engine.timeline import Timeline
     from mtplx_kernel.extension import EngineHolder
     from mtplx_kernel.widgets.controls import Controls
 
@@ -78,26 +79,32 @@ class ShowMagics(EndpointMagics):
             "controls",
             lambda: ControlsView(make, lambda: bundle(desk.read())),
             lambda: bundle(desk.read()),
+            lambda: bundle(desk.read())["text/plain"],
             desk.read,
         )
 
 
 def _timeline(engine: Engine, keep: bool) -> Sight:
-    from mtplx_kernel.widgets.static import bundle
+    from mtplx_kernel.widgets.static import bundle, said
+
+    timeline = engine.timeline
 
     def live() -> View:
         from mtplx_kernel.widgets.timeline import shown
 
         return shown(engine, keep=keep)
 
-    def still() -> dict[str, str]:
-        return bundle(engine.timeline.snapshot())
-
-    return Sight("timeline", live, still, lambda: _ran(engine))
+    return Sight(
+        "timeline",
+        live,
+        lambda: bundle(timeline.snapshot()),
+        lambda: said(timeline.snapshot()),
+        _ran(timeline),
+    )
 
 
 def _acceptance(engine: Engine, keep: bool) -> Sight:
-    from mtplx_kernel.widgets.acceptance_pages import Followed, bundle
+    from mtplx_kernel.widgets.acceptance_pages import Followed, as_text, bundle
 
     followed = Followed(engine)
 
@@ -106,11 +113,17 @@ def _acceptance(engine: Engine, keep: bool) -> Sight:
 
         return shown(engine, keep=keep)
 
-    return Sight("acceptance", live, lambda: bundle(followed.view()), lambda: _ran(engine))
+    return Sight(
+        "acceptance",
+        live,
+        lambda: bundle(followed.view()),
+        lambda: as_text(followed.view()),
+        _ran(engine.timeline),
+    )
 
 
 def _request(engine: Engine, name: str | None, keep: bool) -> Sight:
-    from mtplx_kernel.widgets.trace_pages import bundle
+    from mtplx_kernel.widgets.trace_pages import as_text, bundle
     from mtplx_kernel.widgets.tracing import tracer_of
 
     tracer = tracer_of(engine, f"req-{name}" if name is not None and name.isdecimal() else name)
@@ -121,11 +134,21 @@ def _request(engine: Engine, name: str | None, keep: bool) -> Sight:
 
         return shown(engine, request_id, keep=keep)
 
-    return Sight(REQUEST, live, lambda: bundle(tracer.trace()), lambda: _ran(engine))
+    return Sight(
+        REQUEST,
+        live,
+        lambda: bundle(tracer.trace()),
+        lambda: as_text(tracer.trace()),
+        _ran(engine.timeline),
+    )
 
 
-def _ran(engine: Engine) -> tuple[str, int]:
-    """Another value once requests have come or gone."""
-    windows = engine.timeline.windows()
-    last = windows[-1].request_id if windows else ""
-    return last, sum(window.ended is not None for window in windows)
+def _ran(timeline: Timeline) -> Callable[[], tuple[str, int]]:
+    """Gives another value once requests have come or gone."""
+
+    def version() -> tuple[str, int]:
+        windows = timeline.windows()
+        last = windows[-1].request_id if windows else ""
+        return last, sum(window.ended is not None for window in windows)
+
+    return version

@@ -37,6 +37,8 @@ class Sight:
         Makes a view for somebody who watches.
     bundle
         What stands for it where nobody does, by MIME type.
+    text
+        The same for a terminal.
     version
         Another value than before wherever the bundle may be another one.
     """
@@ -44,6 +46,7 @@ class Sight:
     kind: str
     live: Callable[[], View]
     bundle: Bundle
+    text: Callable[[], str]
     version: Callable[[], object]
 
 
@@ -54,12 +57,15 @@ class Still:
     ----------
     shell
         Whose cells they are.
-    sight
-        What it is a picture of.
+    bundle, version
+        Of what it is a picture of; see `Sight`, of which the rest, and the engine with it, is not
+        kept alive.
     """
 
-    def __init__(self, shell: InteractiveShell, sight: Sight) -> None:
-        self._shell, self._sight = shell, sight
+    def __init__(
+        self, shell: InteractiveShell, bundle: Bundle, version: Callable[[], object]
+    ) -> None:
+        self._shell, self._bundle, self._look = shell, bundle, version
         self._handle: DisplayHandle | None = None
         self._version: object = None
 
@@ -67,9 +73,9 @@ class Still:
         """Display it in the output of the cell that runs."""
         from IPython.display import DisplayHandle
 
-        self._version = self._sight.version()
+        self._version = self._look()
         self._handle = DisplayHandle()
-        self._handle.display(dict(self._sight.bundle()), raw=True)
+        self._handle.display(dict(self._bundle()), raw=True)
         self._shell.events.register("post_run_cell", self._renew)
 
     def close(self) -> None:
@@ -79,10 +85,10 @@ class Still:
             self._shell.events.unregister("post_run_cell", self._renew)
 
     def _renew(self, _: object) -> None:
-        version = self._sight.version()
+        version = self._look()
         if self._handle is not None and version != self._version:
             self._version = version
-            self._handle.update(dict(self._sight.bundle()), raw=True)
+            self._handle.update(dict(self._bundle()), raw=True)
 
 
 class ControlsView:
@@ -137,13 +143,14 @@ class Views:
     def show(self, sight: Sight) -> None:
         """Show it as fits who reads: as text, as a picture, or live; the one before is closed."""
         if getattr(self._shell, "kernel", None) is None:
-            print(sight.bundle()["text/plain"])
+            print(sight.text())
             return
         if (before := self._open.pop(sight.kind, None)) is not None:
             before.close()
-        view: View = Still(self._shell, sight)
         if is_watched(self._shell):
             view = sight.live()
+        else:
+            view = Still(self._shell, sight.bundle, sight.version)
         view.show()
         self._open[sight.kind] = view
 
@@ -154,11 +161,8 @@ class Views:
 
 
 def is_watched(shell: InteractiveShell) -> bool:
-    """Whether somebody watches the cell that runs: whoever could answer a question does.
+    """Whether somebody watches the cell that runs."""
+    from mtplx_kernel.models.progress import watches
 
-    Programs that execute notebooks (nbclient, papermill, nbconvert) say that nobody can.
-    """
-    kernel: Any = getattr(shell, "kernel", None)
-    if kernel is None:
-        return False
-    return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin", False))
+    kernel = getattr(shell, "kernel", None)
+    return kernel is not None and watches(kernel)

@@ -58,7 +58,7 @@ def _measurements_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
-def _lane(target: Any, rows: int, *, look_ahead: bool) -> tuple[CostCurve, bool]:
+def _lane(target: Any, rows: int, **_: Any) -> tuple[CostCurve, bool]:
     seconds = tuple(0.001 * rows**0.5 * (1 + 0.1 * n) for n, _ in enumerate(LANE_BLOCKS))
     return CostCurve(LANE_BLOCKS, seconds), True
 

@@ -1,170 +1,170 @@
 // The acceptance view: draws the charts that Python laid out, and says what the marks stand for.
 
+import { eachFrame, element, holds, rootOf, voice } from "./page.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 320;
 const HEIGHT = 190;
+const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
-function element(document, name, attributes, role) {
+function shape(name, attributes) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (role) made.style.setProperty("--mark", `var(--mtplx-${role})`);
   return made;
 }
 
 const DRAWN = {
-  bar: (document, mark) =>
-    element(
-      document,
-      "rect",
-      {
-        x: mark.x,
-        y: mark.y,
-        width: Math.max(mark.width, 0),
-        height: Math.max(mark.height, 0),
-        class: mark.hollow ? "hollow" : "filled",
-      },
-      mark.role,
-    ),
-  line: (document, mark) =>
-    element(
-      document,
-      "polyline",
-      {
-        points: mark.points.map((point) => point.join(",")).join(" "),
-        class: mark.dashed ? "line dashed" : "line",
-      },
-      mark.role,
-    ),
-  dot: (document, mark) =>
-    element(document, "circle", { cx: mark.x, cy: mark.y, r: mark.radius, class: "filled" }, mark.role),
-  words: (document, mark) => {
-    const made = element(
-      document,
-      "text",
-      { x: mark.x, y: mark.y, "text-anchor": mark.anchor, class: "filled" },
-      mark.role,
-    );
+  bar: (mark) =>
+    shape("rect", {
+      x: mark.x,
+      y: mark.y,
+      width: Math.max(mark.width, 0),
+      height: Math.max(mark.height, 0),
+      class: mark.hollow ? "hollow" : "filled",
+    }),
+  line: (mark) =>
+    shape("polyline", {
+      points: mark.points.map((point) => point.join(",")).join(" "),
+      class: mark.dashed ? "line dashed" : "line",
+    }),
+  dot: (mark) => shape("circle", { cx: mark.x, cy: mark.y, r: mark.radius, class: "filled" }),
+  words: (mark) => {
+    const made = shape("text", { x: mark.x, y: mark.y, "text-anchor": mark.anchor, class: "filled" });
     made.textContent = mark.text;
     return made;
   },
 };
 
-/** The element of one mark; its hint goes along as `data-hint`. */
-export function drawn(document, mark) {
-  const made = DRAWN[mark.kind](document, mark);
+// The element of one mark; its hint goes along as `data-hint`.
+export function drawn(mark) {
+  const made = DRAWN[mark.kind](mark);
+  made.style.setProperty("--mark", `var(--mtplx-${mark.role})`);
   if (mark.hint) made.dataset.hint = mark.hint;
   return made;
 }
 
-/** Which hint comes `step` places after the one with number `at` (-1: none yet), round and round. */
+// Which hint comes `step` places after the one with number `at` (-1: none yet), round and round.
 export function nextHint(at, step, count) {
   if (!count) return -1;
   if (at < 0) return step > 0 ? 0 : count - 1;
   return (at + step + count) % count;
 }
 
-/** The different hints of a chart, in the order in which they are read. */
+// The different hints of a chart, in the order in which they are read.
 export function hintsOf(chart) {
   return [...new Set(chart.marks.map((mark) => mark.hint).filter(Boolean))];
 }
 
-function chartPanel(document, say, hold) {
-  const svg = element(document, "svg", {
+// A chart in the page: `heard` is told of the number of the hint that is pointed at, or chosen.
+function panelOf(grid, heard) {
+  const svg = shape("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
-    role: "img",
+    role: "application",
+    "aria-roledescription": "chart",
     tabindex: "0",
   });
-  let hints = [];
-  let at = -1;
-  let pinned = false;
-  const show = (number) => {
-    at = number;
-    const hint = hints[number] ?? "";
-    for (const mark of svg.querySelectorAll("[data-hint]")) {
-      mark.classList.toggle("told", mark.dataset.hint === hint);
-    }
-    say(hint);
-  };
-  const under = (event) => hints.indexOf(event.target?.dataset?.hint ?? "");
-  svg.addEventListener("pointerover", (event) => {
-    if (!pinned) show(under(event));
-  });
-  svg.addEventListener("pointerleave", () => {
-    if (!pinned) show(-1);
-  });
-  svg.addEventListener("click", (event) => {
-    pinned = under(event) >= 0;
-    hold(pinned);
-    show(under(event));
-  });
+  grid.append(svg);
+  let shown = "";
+  const panel = { svg, hints: [], update, mark };
+  const under = (event) => panel.hints.indexOf(event.target?.dataset?.hint ?? "");
+  svg.addEventListener("pointerover", (event) => heard.pointed(panel, under(event)));
+  svg.addEventListener("pointerleave", () => heard.pointed(panel, -1));
+  svg.addEventListener("click", (event) => heard.chosen(panel, under(event)));
   svg.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (step === undefined && event.key !== "Escape") return;
+    const step = STEPS[event.key] ?? 0;
+    if (!step && event.key !== "Escape") return;
     event.preventDefault();
     event.stopPropagation();
-    pinned = step !== undefined;
-    hold(pinned);
-    show(pinned ? nextHint(at, step, hints.length) : -1);
+    heard.stepped(panel, step);
   });
-  const update = (chart) => {
+
+  function update(chart) {
+    const text = JSON.stringify(chart);
+    if (text === shown) return;
+    shown = text;
     svg.setAttribute("aria-label", chart.aria);
     svg.dataset.chart = chart.name;
-    svg.replaceChildren(...chart.marks.map((mark) => drawn(document, mark)));
-    hints = hintsOf(chart);
-    if (pinned) show(Math.min(at, hints.length - 1));
-  };
-  return { svg, update };
+    svg.replaceChildren(...chart.marks.map(drawn));
+    panel.hints = hintsOf(chart);
+  }
+
+  function mark(number) {
+    const hint = panel.hints[number];
+    for (const part of svg.querySelectorAll("[data-hint]")) {
+      part.classList.toggle("told", part.dataset.hint === hint);
+    }
+    return hint ?? "";
+  }
+
+  return panel;
 }
 
-export function render({ model, el }) {
-  const document = el.ownerDocument;
-  const root = document.createElement("section");
-  root.className = "mtplx mtplx-acceptance";
+function draw({ model, el }, hold) {
+  const root = rootOf("section", "acceptance", el);
   root.setAttribute("aria-label", "Acceptance of drafts");
-  const summary = document.createElement("p");
-  summary.className = "summary";
-  const hint = document.createElement("p");
-  hint.className = "hint";
-  hint.setAttribute("role", "status");
-  const grid = document.createElement("div");
-  grid.className = "grid";
-  root.append(summary, grid, hint);
-  el.append(root);
+  const summary = element("p", "summary", root);
+  const grid = element("div", "grid", root);
+  const hint = element("p", "hint", root);
+  const say = voice(root);
 
-  const hold = (pinned) => {
-    model.set("held", pinned);
-    model.save_changes();
-  };
   const panels = new Map();
-  let frame = 0;
-  const draw = () => {
-    frame = 0;
+  let pointed = null;
+  let pinned = null;
+
+  function tell() {
+    const at = pinned ?? pointed;
+    let words = "";
+    for (const panel of panels.values()) {
+      const told = panel.mark(at?.panel === panel ? at.number : -1);
+      words ||= told;
+    }
+    hint.textContent = words && pinned ? `Pinned: ${words}` : words;
+    return words;
+  }
+
+  function pin(panel, number) {
+    pinned = number < 0 ? null : { panel, number };
+    hold(pinned !== null);
+    say(tell());
+  }
+
+  const heard = {
+    pointed(panel, number) {
+      pointed = number < 0 ? null : { panel, number };
+      tell();
+    },
+    chosen(panel, number) {
+      const same = pinned?.panel === panel && pinned.number === number;
+      pin(panel, same ? -1 : number);
+    },
+    stepped(panel, step) {
+      const at = pinned?.panel === panel ? pinned.number : -1;
+      pin(panel, step ? nextHint(at, step, panel.hints.length) : -1);
+    },
+  };
+
+  function show() {
     const state = JSON.parse(model.get("state"));
     summary.textContent = state.summary ?? "";
     for (const chart of state.charts ?? []) {
-      if (!panels.has(chart.name)) {
-        const panel = chartPanel(
-          document,
-          (text) => {
-            hint.textContent = text;
-          },
-          hold,
-        );
-        panels.set(chart.name, panel);
-        grid.append(panel.svg);
-      }
+      if (!panels.has(chart.name)) panels.set(chart.name, panelOf(grid, heard));
       panels.get(chart.name).update(chart);
     }
-  };
-  const changed = () => {
-    frame ||= requestAnimationFrame(draw);
-  };
-  model.on("change:state", changed);
-  draw();
+    if (pinned && pinned.number >= pinned.panel.hints.length) pin(pinned.panel, -1);
+    tell();
+  }
+
+  const frame = eachFrame(show);
+  model.on("change:state", frame.ask);
+  show();
   return () => {
-    model.off("change:state", changed);
-    cancelAnimationFrame(frame);
+    model.off("change:state", frame.ask);
+    frame.end();
+    hold(false);
   };
 }
 
-export default { render };
+export default () => {
+  const holder = holds();
+  return { render: (shown) => draw(shown, holder(shown.model)) };
+};

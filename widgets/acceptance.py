@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anywidget
 import traitlets
 
 from mtplx_kernel.widgets.acceptance_pages import Followed, bundle
+from mtplx_kernel.widgets.assets import script, style
 from mtplx_kernel.widgets.charts import charts
+from mtplx_kernel.widgets.fresh import FreshWidget
 from mtplx_kernel.widgets.live import Shown
-from mtplx_kernel.widgets.palette import css
-from mtplx_kernel.widgets.pump import Pump
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
 
 INTERVAL_S = 0.5
 """Least time between two messages."""
-STYLE = """
-.mtplx-acceptance { color: var(--mtplx-text); background: var(--mtplx-ground); max-width: 100%;
-  font: 12px/1.4 var(--jp-ui-font-family, system-ui, sans-serif); }
-.mtplx-acceptance .grid { display: grid; gap: 8px;
-  grid-template-columns: repeat(auto-fit, minmax(min(260px, 100%), 1fr)); }
-.mtplx-acceptance p { margin: 4px; overflow-wrap: anywhere; }
-.mtplx-acceptance .hint { color: var(--mtplx-muted); min-height: 1.4em; }
-.mtplx-acceptance svg { width: 100%; height: auto; max-width: 420px; font-size: 10px; }
-.mtplx-acceptance svg:focus-visible { outline: 2px solid var(--mtplx-focus); }
-.mtplx-acceptance .filled { fill: var(--mark); }
-.mtplx-acceptance .hollow { fill: transparent; stroke: var(--mark); }
-.mtplx-acceptance .line { fill: none; stroke: var(--mark); stroke-width: 1.5; }
-.mtplx-acceptance .dashed { stroke-dasharray: 4 3; }
-.mtplx-acceptance .told { stroke: var(--mtplx-focus); stroke-width: 2; }
-"""
 
 
-class AcceptanceWidget(anywidget.AnyWidget):
+class AcceptanceWidget(FreshWidget):
     """Charts of an engine's drafts that follow it until `close`.
 
     Parameters
@@ -48,21 +30,16 @@ class AcceptanceWidget(anywidget.AnyWidget):
         Whose requests are counted.
     """
 
-    _esm = (Path(__file__).parent / "acceptance.js").read_text(encoding="utf-8")
-    _css = css(".mtplx") + STYLE
+    _esm = script("acceptance.js")
+    _css = style("acceptance.css")
 
     state = traitlets.Unicode("{}").tag(sync=True)
     """JSON: a summary, and the charts with their marks."""
-    held = traitlets.Bool(False).tag(sync=True)
-    """Whether the reader has pinned something."""
 
     def __init__(self, followed: Followed) -> None:
-        super().__init__()
+        super().__init__(INTERVAL_S)
         self._followed = followed
-        self.refresh()
-        self._pump = Pump(self.refresh, INTERVAL_S)
-        self._pump.start()
-        weakref.finalize(self, self._pump.stop).atexit = False
+        self.begin()
 
     def refresh(self) -> bool:
         """Send what is new; whether there was anything."""
@@ -73,16 +50,6 @@ class AcceptanceWidget(anywidget.AnyWidget):
         if changed:
             self.state = said
         return changed
-
-    def close(self) -> None:
-        """End the thread and the view."""
-        self._pump.stop()
-        super().close()
-
-    @property
-    def failure(self) -> str | None:
-        """Why it is not kept up any more; None where it is, or was closed."""
-        return self._pump.failure
 
 
 def shown(engine: Engine, *, keep: bool = False, busy: Callable[[], bool] | None = None) -> Shown:
@@ -100,6 +67,7 @@ def shown(engine: Engine, *, keep: bool = False, busy: Callable[[], bool] | None
         lambda: AcceptanceWidget(followed),
         lambda: bundle(followed.view()),
         busy or (lambda: timeline.busy),
+        version=lambda: timeline.opened,
         gone=lambda: followed.gone,
         keep=keep,
     )

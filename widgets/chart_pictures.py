@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel.widgets.charts import HEIGHT, WIDTH, Bar, Chart, Dot, Line, Mark
 from mtplx_kernel.widgets.palette import SHADES
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from mtplx_kernel.widgets.figures import ShownFigure
 
 COLUMNS = 2
 INCH = 80.0
@@ -19,13 +18,13 @@ FONT = 10 * 72 / INCH
 ANCHORS = {"start": "left", "middle": "center", "end": "right"}
 
 
-def figure(charts: Sequence[Chart], *, dark: bool = False) -> Figure:
+def figure(charts: Sequence[Chart], *, dark: bool = False) -> ShownFigure:
     """Draw charts beside and below each other."""
-    from matplotlib.figure import Figure
+    from mtplx_kernel.widgets.figures import ShownFigure
 
     columns = min(COLUMNS, len(charts))
     rows = -(-len(charts) // columns)
-    made = Figure(figsize=(columns * WIDTH / INCH, rows * HEIGHT / INCH), dpi=110)
+    made = ShownFigure(figsize=(columns * WIDTH / INCH, rows * HEIGHT / INCH), dpi=110)
     made.set_facecolor(SHADES["ground"].on(dark=dark))
     for n, chart in enumerate(charts):
         row, column = divmod(n, columns)
@@ -41,11 +40,7 @@ def figure(charts: Sequence[Chart], *, dark: bool = False) -> Figure:
 
 def png(charts: Sequence[Chart], *, dark: bool = False) -> bytes:
     """The picture of some charts as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    target = BytesIO()
-    FigureCanvasAgg(figure(charts, dark=dark)).print_png(target)
-    return target.getvalue()
+    return figure(charts, dark=dark).png()
 
 
 def _draw(axes: Any, mark: Mark, colour: str) -> None:

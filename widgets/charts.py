@@ -155,16 +155,16 @@ def over_time(view: AcceptanceView) -> Chart:
     marks: list[Mark] = [
         heading(title),
         *floor(),
-        Words(LEFT - 4, TOP + 4, f"{100 if share else most:.3g}{' %' if share else ''}", "end"),
+        Words(LEFT - 4, TOP + 4, "100%" if share else f"{most:.3g}", "end", "muted"),
         Line(tuple(speed), "decode", dashed=True),
-        Words(WIDTH - RIGHT, HEIGHT - 4, f"- - tokens a cycle (top: {most:.1f})", "end", "muted"),
+        Words(WIDTH - RIGHT, HEIGHT - 4, f"- - tokens a cycle (top: {most:.1f})", "end", "decode"),
         Words(LEFT, FLOOR + 13, "0 s", "start", "muted"),
         Words(WIDTH - RIGHT, FLOOR + 13, f"{span:.0f} s", "end", "muted"),
     ]
     if share:
         marks += [
             Line(tuple(share), "accepted"),
-            Words(LEFT, HEIGHT - 4, "\N{EM DASH} drafts right", "start", "muted"),
+            Words(LEFT, HEIGHT - 4, "\N{EM DASH} drafts right", "start", "accepted"),
         ]
     marks += [
         Dot(_when(m, span), FLOOR - TALL * m.tokens_per_cycle / most, 1.5, "decode", _told(m))
@@ -176,7 +176,7 @@ def over_time(view: AcceptanceView) -> Chart:
 
 def chosen_depths(view: AcceptanceView) -> Chart:
     """How many drafts the cycles had."""
-    title = f"Depth chosen (in force: {view.in_force})"
+    title = "Depth chosen"
     if not view.depths:
         return empty("chosen_depths", title, "no cycle in mode mtp yet")
     cycles = sum(n for _, n in view.depths)
@@ -194,9 +194,12 @@ def chosen_depths(view: AcceptanceView) -> Chart:
         Words(LEFT + step * (depth + 0.5), FLOOR + 13, str(depth), "middle", "muted")
         for depth in range(deepest + 1)
     ]
-    marks.append(Words(LEFT + BROAD / 2, HEIGHT - 4, "drafts in a cycle", "middle", "muted"))
+    axis = f"drafts in a cycle; in force: {view.in_force}"
+    marks.append(Words(WIDTH - RIGHT, HEIGHT - 4, axis, "end", "muted"))
     said = "; ".join(f"{depth}: {n} cycles" for depth, n in view.depths)
-    aria = f"{title}. On average {view.chosen:.1f} drafts a cycle. {said}."
+    aria = (
+        f"{title}, in force: {view.in_force}. On average {view.chosen:.1f} drafts a cycle. {said}."
+    )
     return Chart("chosen_depths", title, aria, tuple(marks))
 
 

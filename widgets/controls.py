@@ -88,27 +88,35 @@ class Controls:
     def _make(self) -> None:
         desk = self._desk
         # One layout for all: every widget of its own is a message, and memory in the browser.
-        self._narrow = ipw.Layout(flex="1 1 15em", min_width="14em", max_width="28em")
-        wrapped = ipw.Layout(display="flex", flex_flow="row wrap", width="100%")
+        self._cell = ipw.Layout(width="auto")
+        grid = ipw.Layout(
+            display="grid",
+            width="100%",
+            grid_template_columns="repeat(auto-fill, minmax(19em, 1fr))",
+            grid_gap="0 8px",
+        )
         self.model = self._dropdown("Model", (NO_MODEL,))
         self.mode = self._dropdown("Mode", desk.modes)
         self.scheduler = self._dropdown("Scheduler", desk.schedulers)
         depths = (BY_ITSELF, *(str(n) for n in range(desk.deepest + 1)))
         self.depth = self._dropdown("Depth", depths)
         self.opt_in = self._checkbox(f"allow {desk.experimental}")
-        self.endpoint = self._checkbox("endpoint")
+        self.endpoint = self._checkbox("serve the endpoint")
         self.queue = QueueButtons(self._cancel)
         self.line = ipw.HTML(layout={"width": "100%"})
         self._settings: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
-        self._of_scheduler = ipw.Box(layout=wrapped)
-        self._of_sampler = ipw.Box(layout=wrapped)
+        self._of_scheduler = ipw.Box(layout=grid)
+        self._of_sampler = ipw.Box(layout=grid)
         self.box = ipw.VBox(
             [
-                ipw.Box([self.model, self.mode, self.depth, self.endpoint], layout=wrapped),
-                ipw.Box([self.scheduler, self.opt_in], layout=wrapped),
+                ipw.Box([self.model, self.mode, self.depth, self.endpoint], layout=grid),
+                _title("Scheduling"),
+                ipw.Box([self.scheduler, self.opt_in], layout=grid),
                 self._of_scheduler,
+                _title("Sampling"),
                 self._of_sampler,
+                _title("Queue"),
                 self.queue.box,
                 self.line,
             ],
@@ -145,11 +153,11 @@ class Controls:
 
     def _dropdown(self, description: str, options: tuple[str, ...]) -> Any:
         return ipw.Dropdown(
-            description=description, options=options, layout=self._narrow, style=_WIDE
+            description=description, options=options, layout=self._cell, style=_ASIDE
         )
 
     def _checkbox(self, description: str, value: bool = False) -> Any:
-        return ipw.Checkbox(value, description=description, indent=False, layout=self._narrow)
+        return ipw.Checkbox(value, description=description, indent=False, layout=self._cell)
 
     def _field(self, name: str, value: Setting) -> Any:
         words = name.replace("_", " ")
@@ -160,8 +168,8 @@ class Controls:
             value,
             description=words,
             continuous_update=False,
-            layout=self._narrow,
-            style=_WIDE,
+            layout=self._cell,
+            style=_ASIDE,
         )
 
     # The thread
@@ -260,6 +268,10 @@ def close_tree(widget: Any) -> None:
             part.close()
 
 
+def _title(text: str) -> Any:
+    return ipw.HTML(f"<b>{text}</b>", layout={"height": "auto", "margin": "8px 2px 0"})
+
+
 def _line(now: InForce) -> str:
     """What no field shows."""
     queue = f"{len(now.requests) - now.waiting} running, {now.waiting} waiting"
@@ -289,4 +301,4 @@ def _set(widget: Any, name: str, value: Any) -> None:
         setattr(widget, name, value)
 
 
-_WIDE = {"description_width": "9em"}
+_ASIDE = {"description_width": "9.5em"}

@@ -1,202 +1,222 @@
 // The inspector: one request's text with each token marked by how it came, and cycle by cycle.
 
+import { cycleAt, drawStrip, moved, told } from "./inspector_cycles.js";
+import { eachFrame, element, holds, rootOf, voice, watch } from "./page.js";
+
 const TAGS = { accepted: "u", correction: "i", bonus: "b" };
 const DEEPEST = 5;
+const NOTE_MS = 4000;
+const NEAR_PX = 8; // so near its end a text follows what comes
 
-/** The name of a token's ground among the palette's tints. */
+// The name of a token's ground among the palette's tints.
 export function ground(kind, depth) {
   return kind === "accepted" ? `accepted-${Math.min(Math.max(depth, 1), DEEPEST)}` : kind;
 }
 
-/** A cycle in words. */
-export function told(cycle, pieces) {
-  const [number, ms, drafted, accepted, tokens, , by, rows] = cycle;
-  const parts = [`cycle ${number}`];
-  if (ms !== null) parts.push(`${ms.toFixed(1)} ms after the one before`);
-  parts.push(
-    drafted ? `${accepted} of ${drafted} drafts right, drafted by ${by}` : "nothing drafted",
-  );
-  parts.push(tokens === 1 ? "1 token" : `${tokens} tokens`);
-  if (rows > 1) parts.push(`${rows} rows in its forward`);
-  const text = pieces.filter((piece) => piece[3] === number).map((piece) => piece[0]);
-  return `${parts.join(", ")}: ${JSON.stringify(text.join(""))}`;
+// How many of the first pieces are the same.
+export function unchanged(before, after) {
+  const most = Math.min(before.length, after.length);
+  let n = 0;
+  while (n < most && before[n].every((part, i) => part === after[n][i])) n += 1;
+  return n;
 }
 
-/** The bars of all cycles in a strip: how high each is, and how much of it was accepted, 0 to 1. */
-export function bars(cycles) {
-  const most = Math.max(1, ...cycles.map((cycle) => Math.max(cycle[2] + 1, cycle[4])));
-  return cycles.map((cycle) => ({
-    drafted: cycle[2] / most,
-    tokens: cycle[4] / most,
-    accepted: cycle[3] / most,
-    last: cycle[5],
-  }));
-}
-
-/** Which of `count` cycles a key leads to from the one at `at`; -1 for a key that leads nowhere. */
-export function moved(key, at, count) {
-  const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
-  if (key === "Home") return 0;
-  if (key === "End") return count - 1;
-  if (!(key in steps) || !count) return -1;
-  return Math.min(Math.max(at + steps[key], 0), count - 1);
-}
-
-function span(document, piece) {
-  const [text, kind, depth, cycle] = piece;
-  const made = document.createElement(TAGS[kind] ?? "span");
-  made.textContent = text;
-  made.dataset.cycle = cycle;
+function marked(text, kind, depth) {
+  const made = element(TAGS[kind] ?? "span", "", null, text);
   made.dataset.kind = kind;
   made.style.setProperty("--ground", `var(--mtplx-tint-${ground(kind, depth)})`);
   return made;
 }
 
-function add(document, parent, name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  parent.append(made);
+function pieceOf([text, kind, depth, cycle]) {
+  const made = marked(text, kind, depth);
+  made.dataset.cycle = cycle;
   return made;
 }
 
-function drawStrip(canvas, cycles, chosen) {
-  const style = getComputedStyle(canvas);
-  const colour = (role) => style.getPropertyValue(`--mtplx-${role}`);
-  const scale = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
-  canvas.width = width * scale;
-  canvas.height = height * scale;
-  const pen = canvas.getContext("2d");
-  if (!pen) return;
-  pen.scale(scale, scale);
-  const step = width / Math.max(cycles.length, 1);
-  const broad = Math.max(Math.min(step * 0.8, 14), 0.5);
-  bars(cycles).forEach((bar, n) => {
-    const x = n * step;
-    if (n === chosen) {
-      pen.fillStyle = colour("grid");
-      pen.fillRect(x - 1, 0, broad + 2, height);
-    }
-    pen.fillStyle = colour(bar.last);
-    pen.fillRect(x, height * (1 - bar.tokens), broad, height * (bar.tokens - bar.accepted));
-    pen.fillStyle = colour("accepted");
-    pen.fillRect(x, height * (1 - bar.accepted), broad, height * bar.accepted);
-    if (bar.drafted > 0) {
-      pen.fillStyle = colour("text");
-      pen.fillRect(x, height * (1 - bar.drafted), broad, 1);
-    }
-  });
+// What is selected of a part, letter by letter; null where the selection reaches out of `root`.
+function selectedOf(part, root) {
+  const selection = getSelection();
+  if (!selection.rangeCount || selection.isCollapsed) return null;
+  const range = selection.getRangeAt(0).cloneRange();
+  if (!root.contains(range.commonAncestorContainer)) return null;
+  if (!part.contains(range.startContainer)) return null;
+  if (!part.contains(range.endContainer)) range.setEnd(part, part.childNodes.length);
+  return range.toString();
 }
 
-export function render({ model, el }) {
-  const document = el.ownerDocument;
-  const root = add(document, el, "section", "mtplx mtplx-inspector");
+function draw({ model, el }, hold) {
+  const root = rootOf("section", "inspector", el);
   root.setAttribute("aria-label", "How the tokens of a request came");
-  const summary = add(document, root, "p", "summary");
-  const legend = add(document, root, "p", "legend");
-  const text = add(document, root, "pre", "text");
+  const head = element("div", "head", root);
+  const summary = element("p", "summary", head);
+  const note = element("span", "note", head);
+  note.setAttribute("role", "status");
+  const copy = element("button", "copy", head, "Copy the text");
+  copy.type = "button";
+  const legend = element("p", "legend", root);
+  const text = element("pre", "text", root);
   text.tabIndex = 0;
+  text.setAttribute("role", "group");
   text.setAttribute("aria-label", "The text of the request");
-  const strip = add(document, root, "canvas", "strip");
+  element("p", "caption", root, "Tokens of each cycle; a line is at what was drafted");
+  const strip = element("canvas", "strip", root);
   strip.tabIndex = 0;
   strip.setAttribute("role", "slider");
   strip.setAttribute("aria-label", "Cycles");
-  const detail = add(document, root, "p", "hint");
-  detail.setAttribute("role", "status");
-  const copy = add(document, root, "button", "copy", "Copy the text");
-  copy.type = "button";
+  strip.setAttribute("aria-valuetext", "none chosen");
+  const detail = element("p", "hint", root);
+  const say = voice(root);
 
   let state = { pieces: [], cycles: [], counts: {}, meaning: {}, summary: "", request: "" };
-  let shown = "";
-  let chosen = -1;
-  let frame = 0;
+  let pointed = -1;
+  let pinned = -1;
+  let clearing = 0;
 
-  const choose = (number) => {
-    chosen = number;
-    const cycle = state.cycles[number];
+  function tell() {
+    const at = pinned >= 0 ? pinned : pointed;
+    const cycle = state.cycles[at];
     detail.textContent = cycle ? told(cycle, state.pieces) : "";
     for (const old of text.querySelectorAll(".chosen")) old.classList.remove("chosen");
-    if (cycle) {
-      for (const part of text.querySelectorAll(`[data-cycle="${cycle[0]}"]`)) {
-        part.classList.add("chosen");
+    const parts = cycle ? text.querySelectorAll(`[data-cycle="${cycle[0]}"]`) : [];
+    for (const part of parts) part.classList.add("chosen");
+    drawStrip(strip, state.cycles, at);
+    return parts;
+  }
+
+  function pin(number) {
+    pinned = number;
+    hold(pinned >= 0);
+    const [part] = tell();
+    strip.setAttribute("aria-valuenow", state.cycles[pinned]?.[0] ?? state.cycles[0]?.[0] ?? 0);
+    strip.setAttribute("aria-valuetext", pinned < 0 ? "none chosen" : detail.textContent);
+    if (!part) return;
+    const place = part.getBoundingClientRect();
+    const room = text.getBoundingClientRect();
+    if (place.top < room.top) text.scrollTop -= room.top - place.top + room.height / 2;
+    else if (place.bottom > room.bottom) text.scrollTop += place.bottom - room.bottom + room.height / 2;
+  }
+
+  function point(number) {
+    if (number === pointed) return;
+    pointed = number;
+    if (pinned < 0) tell();
+  }
+
+  function showText(before, after) {
+    const atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < NEAR_PX;
+    const same = unchanged(before, after);
+    while (text.childNodes.length > same) text.lastChild.remove();
+    text.append(...after.slice(same).map(pieceOf));
+    if (atEnd && before.length) text.scrollTop = text.scrollHeight;
+  }
+
+  function showLegend() {
+    const keys = Object.entries(state.counts).map(([kind, count]) => {
+      const key = element("span", "key");
+      key.append(marked(state.meaning[kind], kind, 1), ` ${count}`);
+      return key;
+    });
+    if (state.counts.accepted) {
+      const depths = element("span", "key", null, "depth ");
+      for (let depth = 1; depth <= DEEPEST; depth++) {
+        depths.append(marked(`${depth}${depth === DEEPEST ? "+" : ""}`, "accepted", depth));
       }
-      strip.setAttribute("aria-valuenow", cycle[0]);
-      strip.setAttribute("aria-valuetext", detail.textContent);
+      keys.splice(1, 0, depths);
     }
-    drawStrip(strip, state.cycles, chosen);
-  };
+    legend.replaceChildren(...keys);
+  }
 
-  const pick = (number) => {
-    choose(number);
-    model.set("held", chosen >= 0);
-    model.save_changes();
-  };
-
-  const draw = () => {
-    frame = 0;
-    const before = state.cycles[chosen]?.[0];
-    state = { ...state, ...JSON.parse(model.get("state")) };
+  function show() {
+    const before = state;
+    state = { ...before, ...JSON.parse(model.get("state")) };
     summary.textContent = state.summary;
-    const known = shown === state.request ? text.childElementCount : 0;
-    const fresh = state.pieces.slice(known).map((piece) => span(document, piece));
-    if (known && known <= state.pieces.length) text.append(...fresh);
-    else text.replaceChildren(...state.pieces.map((piece) => span(document, piece)));
-    if (shown !== state.request) chosen = -1;
-    shown = state.request;
-    legend.replaceChildren(
-      ...Object.entries(state.counts).map(([kind, count]) => {
-        const key = span(document, [`${state.meaning[kind]}: ${count}`, kind, 1, 0]);
-        key.classList.add("key");
-        return key;
-      }),
-    );
+    showText(before.pieces, state.pieces);
+    if (JSON.stringify(before.counts) !== JSON.stringify(state.counts)) showLegend();
     strip.setAttribute("aria-valuemin", state.cycles[0]?.[0] ?? 0);
     strip.setAttribute("aria-valuemax", state.cycles.at(-1)?.[0] ?? 0);
-    choose(state.cycles.findIndex((cycle) => cycle[0] === before));
-  };
-  const changed = () => {
-    frame ||= requestAnimationFrame(draw);
-  };
+    if (!strip.hasAttribute("aria-valuenow")) strip.setAttribute("aria-valuenow", 0);
+    const number = before.cycles[pinned]?.[0];
+    const other = before.request !== state.request;
+    const found = other ? -1 : state.cycles.findIndex((cycle) => cycle[0] === number);
+    if (found === pinned) tell();
+    else if (found < 0) pin(-1);
+    else {
+      pinned = found;
+      tell();
+    }
+  }
 
-  text.addEventListener("click", (event) => {
-    const number = Number(event.target.dataset?.cycle ?? 0);
-    pick(state.cycles.findIndex((cycle) => cycle[0] === number));
-  });
-  strip.addEventListener("click", (event) => {
-    const part = event.offsetX / Math.max(strip.clientWidth, 1);
-    pick(Math.min(Math.floor(part * state.cycles.length), state.cycles.length - 1));
-  });
-  strip.addEventListener("keydown", (event) => {
-    const next = moved(event.key, chosen, state.cycles.length);
-    if (next < 0) return;
+  function noted(words) {
+    note.textContent = words;
+    clearTimeout(clearing);
+    clearing = setTimeout(() => (note.textContent = ""), NOTE_MS);
+  }
+
+  function keyed(event) {
+    if (event.key === "Escape" && pinned >= 0) pin(-1);
+    else if ((event.ctrlKey || event.metaKey) && event.key === "a" && event.target === text) {
+      getSelection().selectAllChildren(text);
+    } else if (event.target === strip && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      const next = moved(event.key, pinned, state.cycles.length);
+      if (next < 0) return;
+      pin(next);
+    } else return;
     event.preventDefault();
     event.stopPropagation();
-    pick(next);
+  }
+
+  const cycleOf = (event) => {
+    const number = Number(event.target.dataset?.cycle);
+    return state.cycles.findIndex((cycle) => cycle[0] === number);
+  };
+  const cycleUnder = (event) => cycleAt(event.offsetX, state.cycles.length, strip.clientWidth);
+  const picked = (number) => pin(number === pinned ? -1 : number);
+
+  root.addEventListener("keydown", keyed);
+  text.addEventListener("pointerover", (event) => point(cycleOf(event)));
+  text.addEventListener("pointerleave", () => point(-1));
+  text.addEventListener("click", (event) => {
+    if (!getSelection().isCollapsed) return; // the click only ended a selection
+    picked(cycleOf(event));
+    say(detail.textContent);
   });
+  text.addEventListener("copy", (event) => {
+    // Browsers would alter some spaces and ends of lines.
+    const words = selectedOf(text, root);
+    if (words === null) return;
+    event.clipboardData.setData("text/plain", words);
+    event.preventDefault();
+  });
+  strip.addEventListener("pointermove", (event) => point(cycleUnder(event)));
+  strip.addEventListener("pointerleave", () => point(-1));
+  strip.addEventListener("click", (event) => picked(cycleUnder(event)));
   copy.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text.textContent);
-      detail.textContent = "Copied.";
+      noted("Copied.");
     } catch {
       // No access to the clipboard: the text is selected, for the keys that copy.
-      getSelection()?.selectAllChildren(text);
-      detail.textContent = "Selected; copy it with your keys.";
+      text.focus();
+      getSelection().selectAllChildren(text);
+      noted("Selected; copy it with your keys.");
     }
   });
-  const resized = new ResizeObserver(() => drawStrip(strip, state.cycles, chosen));
-  resized.observe(strip);
-  const themed = new MutationObserver(changed);
-  themed.observe(document.body, { attributes: true });
-  model.on("change:state", changed);
-  draw();
+
+  const frame = eachFrame(show);
+  const unwatch = watch(strip, tell);
+  model.on("change:state", frame.ask);
+  show();
   return () => {
-    model.off("change:state", changed);
-    resized.disconnect();
-    themed.disconnect();
-    cancelAnimationFrame(frame);
+    model.off("change:state", frame.ask);
+    unwatch();
+    frame.end();
+    clearTimeout(clearing);
+    hold(false);
   };
 }
 
-export default { render };
+export default () => {
+  const holder = holds();
+  return { render: (shown) => draw(shown, holder(shown.model)) };
+};

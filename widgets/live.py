@@ -40,6 +40,8 @@ class Shown:
         Makes what takes its place, by MIME type.
     busy
         Whether something runs.
+    version
+        Another value than before wherever something has run: a look may come too late to see it.
     gone
         Whether nothing will ever run again: then the picture is final.
     keep
@@ -54,15 +56,18 @@ class Shown:
         bundle: Callable[[], Mapping[str, Any]],
         busy: Callable[[], bool],
         *,
+        version: Callable[[], object] = lambda: None,
         gone: Callable[[], bool] = lambda: False,
         keep: bool = False,
         rest_s: float = REST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._make, self._bundle, self._busy, self._gone = make, bundle, busy, gone
+        self._make, self._bundle, self._busy = make, bundle, busy
+        self._version, self._gone = version, gone
         self._keep, self._rest_s, self._clock = keep, rest_s, clock
         self._view: LiveView | None = None
         self._handle: DisplayHandle | None = None
+        self._pictured: object = None
         self._ran = clock()
         self._closed = False
         self._turn = threading.Lock()
@@ -77,6 +82,7 @@ class Shown:
             self._view = self._make()
             self._handle.display(self._view)
         else:
+            self._pictured = self._version()
             self._handle.display(dict(self._bundle()), raw=True)
         self._pump.start()
 
@@ -100,7 +106,7 @@ class Shown:
                 self._closed = True
                 self._pump.stop()
                 return True
-            if self._busy():
+            if self._busy() or (self._view is None and self._version() != self._pictured):
                 self._ran = self._clock()
                 return self._wake()
             over = self._clock() - self._ran >= self._rest_s
@@ -110,11 +116,13 @@ class Shown:
 
     def close(self) -> None:
         """Leave the picture in its place, for good. Closing twice does nothing."""
-        with self._turn:
-            if not self._closed:
-                self._closed = True
-                self._rest()
-        self._pump.stop()
+        try:
+            with self._turn:
+                if not self._closed:
+                    self._closed = True
+                    self._rest()
+        finally:
+            self._pump.stop()
 
     def _wake(self) -> bool:
         if self._view is None and self._handle is not None:
@@ -124,9 +132,14 @@ class Shown:
 
     def _rest(self) -> bool:
         view, self._view = self._view, None
-        if view is None:
+        version = self._version()
+        if view is None and version == self._pictured:
             return False
-        if self._handle is not None:
-            self._handle.update(dict(self._bundle()), raw=True)
-        view.close()
+        try:
+            self._pictured = version
+            if self._handle is not None:
+                self._handle.update(dict(self._bundle()), raw=True)
+        finally:
+            if view is not None:
+                view.close()
         return True

@@ -8,9 +8,11 @@ import weakref
 from collections.abc import Callable
 
 SHARE = 0.01
-"""Of a processor's time, so much at most is spent on one view."""
+"""Of a processor's time, so much is spent on one view, and more only by looks that take long."""
 IDLE_S = 0.5
 """How long to wait while nothing changes."""
+LONGEST_S = 2.0
+"""How long to wait at most, so that a look that took long does not make the view late."""
 
 
 class Pump:
@@ -61,7 +63,7 @@ class Pump:
             if changed is None:
                 return
             spent = time.thread_time() - began
-            pause = max(self._interval if changed else IDLE_S, spent / SHARE)
+            pause = max(self._interval if changed else IDLE_S, min(spent / SHARE, LONGEST_S))
 
     def _called(self) -> bool | None:
         """Whether there was anything new; None where the view is gone."""

@@ -124,15 +124,21 @@ class AcceptanceView:
     @property
     def summary(self) -> str:
         """All in one sentence."""
-        requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
+        requests = counted(self.requests, "request")
         if not self.cycles:
             return f"{requests}, nothing decoded yet"
-        said = f"{requests}, {self.tokens} tokens in {self.cycles} cycles"
+        said = f"{requests}, {counted(self.tokens, 'token')} in {counted(self.cycles, 'cycle')}"
         said += f" ({self.tokens / self.cycles:.2f} a cycle)"
         if not self.drafted:
             return f"{said}, no drafts"
         share = self.accepted / self.drafted
-        return f"{said}, {self.accepted} of {self.drafted} drafts right ({share:.0%})"
+        right = f"{self.accepted} of {counted(self.drafted, 'draft')} right"
+        return f"{said}, {right} ({share:.0%})"
+
+
+def counted(number: int, word: str) -> str:
+    """So many of something, in words."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def cost_at(costs: Sequence[CostPoint], tokens: float) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from html import escape
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel.engine.timeline import TimelineView
@@ -14,7 +13,8 @@ from mtplx_kernel.widgets.palette import SHADES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
+    from mtplx_kernel.widgets.figures import ShownFigure
 
 WIDTH = 900
 DPI = 100
@@ -31,6 +31,7 @@ LEGEND = (
     ("prefill", "prefill"),
     ("decode", "decode"),
     ("accepted", "drafts accepted a cycle"),
+    ("error", "failed or cancelled"),
 )
 
 
@@ -53,44 +54,32 @@ def bundle(view: TimelineView, width: float = WIDTH) -> dict[str, str]:
 
 def png(view: TimelineView, width: float = WIDTH, *, dark: bool = False) -> bytes:
     """The picture as a PNG file."""
-    target = BytesIO()
-    drawn = figure(view, width, dark=dark)
-    drawn.savefig(target, format="png", facecolor=drawn.get_facecolor())
-    return target.getvalue()
+    return figure(view, width, dark=dark).png()
 
 
-def figure(view: TimelineView, width: float = WIDTH, *, dark: bool = False) -> Figure:
+def figure(view: TimelineView, width: float = WIDTH, *, dark: bool = False) -> ShownFigure:
     """The picture as a matplotlib figure, which belongs to no window."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
+
+    from mtplx_kernel.widgets.figures import ShownFigure
 
     placed = layout(view, width)
     colours = {role: shade.on(dark=dark) for role, shade in SHADES.items()}
     count = max(1, len(placed.order))
     line = max(THINNEST_PX, min(LINE_PX, TALLEST_PX / count))
     height = RATE_PX + EDGE_PX + line * count
-    drawn = Figure(
+    drawn = ShownFigure(
+        text(placed),
         figsize=(width / DPI, height / DPI),
         dpi=DPI,
         layout="constrained",
         facecolor=colours["ground"],
     )
-    FigureCanvasAgg(drawn)
     rate, lines = drawn.subplots(2, 1, sharex=True, height_ratios=[RATE_PX, line * count])
-    for axes in (rate, lines):
-        axes.set_facecolor(colours["ground"])
-        axes.tick_params(colors=colours["text"], labelsize=8)
-        axes.spines[:].set_color(colours["grid"])
-        axes.spines[["top", "right"]].set_visible(False)
     _draw_rate(rate, placed, colours)
     _draw_lines(lines, placed, colours, least=(placed.end - placed.start) / width)
-    lines.set_ylim(count, 0)
-    labels = [row.label for row in placed.lines] if line >= LABEL_PX else []
-    lines.set_yticks([i + 0.5 for i in range(len(labels))], labels)
-    lines.set_xticks([tick.x for tick in placed.ticks], [tick.text for tick in placed.ticks])
-    if placed.end > placed.start:
-        lines.set_xlim(placed.start, placed.end)
+    if line >= LABEL_PX:
+        _label(lines, placed)
     drawn.legend(
         handles=[Patch(color=colours[role], label=words) for role, words in LEGEND],
         loc="outside lower center",
@@ -101,6 +90,20 @@ def figure(view: TimelineView, width: float = WIDTH, *, dark: bool = False) -> F
     )
     drawn.suptitle(placed.summary.split(" Cohorts:")[0], color=colours["text"], fontsize=9)
     return drawn
+
+
+def draw(axes: Axes, view: TimelineView, *, dark: bool = False) -> None:
+    """Draw the lines of requests alone, without the curve, into axes of the caller's."""
+    width = axes.get_window_extent().width
+    placed = layout(view, width)
+    colours = {role: shade.on(dark=dark) for role, shade in SHADES.items()}
+    _draw_lines(axes, placed, colours, least=(placed.end - placed.start) / width)
+    _label(axes, placed)
+
+
+def said(view: TimelineView) -> str:
+    """What shows a timeline where there are no pictures."""
+    return text(layout(view, WIDTH))
 
 
 def text(placed: Layout) -> str:
@@ -134,6 +137,7 @@ def page(placed: Layout, picture: str) -> str:
 
 
 def _draw_rate(axes: Axes, placed: Layout, colours: dict[str, str]) -> None:
+    _dress(axes, colours)
     xs: list[float] = []
     ys: list[float] = []
     for part in placed.rates:
@@ -153,6 +157,7 @@ def _draw_lines(axes: Axes, placed: Layout, colours: dict[str, str], least: floa
     """Paint bands and marks, none of them narrower than `least` seconds."""
     from matplotlib.collections import PolyCollection
 
+    _dress(axes, colours)
     boxes: dict[str, list[Any]] = {"cohort": []}
     for band in placed.bands:
         boxes["cohort"].append(
@@ -161,13 +166,32 @@ def _draw_lines(axes: Axes, placed: Layout, colours: dict[str, str], least: floa
     for i, line in enumerate(placed.lines):
         for mark in line.marks:
             wide = max(mark.width, least)
-            boxes.setdefault(mark.role, []).append(_box(mark.x, i + mark.y, wide, mark.height))
+            left = max(placed.start, min(mark.x, placed.end - wide))
+            boxes.setdefault(mark.role, []).append(_box(left, i + mark.y, wide, mark.height))
     for role, found in boxes.items():
         axes.add_collection(
             PolyCollection(found, facecolors=colours[role], linewidths=0), autolim=False
         )
     for band in placed.bands[1:]:
         axes.axhline(band.first, color=colours["grid"], linewidth=0.5)
+    axes.set_ylim(max(1, len(placed.order)), 0)
+    axes.set_yticks([])
+    axes.set_xticks([tick.x for tick in placed.ticks], [tick.text for tick in placed.ticks])
+    if placed.end > placed.start:
+        axes.set_xlim(placed.start, placed.end)
+
+
+def _label(axes: Axes, placed: Layout) -> None:
+    axes.set_yticks(
+        [i + 0.5 for i in range(len(placed.lines))], [row.label for row in placed.lines]
+    )
+
+
+def _dress(axes: Axes, colours: dict[str, str]) -> None:
+    axes.set_facecolor(colours["ground"])
+    axes.tick_params(colors=colours["text"], labelsize=8)
+    axes.spines[:].set_color(colours["grid"])
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _box(x: float, y: float, width: float, height: float) -> list[tuple[float, float]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from mtplx_kernel.engine.timeline import Cycle, Cycles, DecodeWindow
@@ -111,11 +110,11 @@ def _new(cycles: Cycles, known: int) -> tuple[list[Cycle], int, int]:
 
     It may be asked while cycles are recorded, and counts none of them twice.
     """
-    dropped = cycles.dropped
-    if dropped + len(cycles) <= known:
+    if cycles.recorded <= known:
         return [], 0, known
-    fresh = list(islice(cycles, max(0, known - dropped), None))
-    return fresh, max(0, dropped - known), max(known, dropped) + len(fresh)
+    seen = cycles.remembered()
+    fresh = seen.cycles[max(0, known - seen.dropped) :]
+    return fresh, max(0, seen.dropped - known), seen.dropped + len(seen.cycles)
 
 
 def _merged(moments: Sequence[_Sums]) -> tuple[Moment, ...]:

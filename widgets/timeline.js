@@ -1,170 +1,125 @@
-// The live timeline: draws what layout.py placed. Across are seconds, down are lines.
+// The live timeline: draws what layout.py placed. Across are seconds, down are rows.
 
-const TOP = 64; // the curve of the total rate
-const AXIS = 20;
-const ROOM = 330; // for the lines; where they need more, they scroll
-const LINE = 22;
-const NARROW = 14;
-const SPAN = 120; // seconds that are followed
-const LEAST_SPAN = 0.05;
-const SAY_MS = 5000;
+import { cleared, coloursOf, eachFrame, element, holds, rootOf, voice, watch } from "./page.js";
+import { RIGHT, TOP, gutterOf, heightOf, paintTimeline } from "./timeline_paint.js";
+import { SPAN, panned, rateAt, read, rows, scale, seconds, zoomed } from "./timeline_places.js";
+
+const SAY_MS = 15000; // between two summaries that are said aloud
+const ZOOM = 1.25;
+const WHEEL = 0.002; // how much a pixel of the wheel zooms
+const LINE_PX = 16; // of wheels that turn by lines
+const MOST_PX = 240; // of one turn
+const STILL_PX = 4; // a pointer that moves less was meant to stay
 const KEYS = [
   ["queued", "queued"],
   ["prefill", "prefill"],
   ["decode", "decode"],
   ["accepted", "drafts accepted a cycle"],
+  ["error", "failed or cancelled"],
 ];
+const HELP =
+  "Timeline of requests. Up and down choose a request, left and right move in time, " +
+  "plus and minus zoom, End follows what happens now, Home shows all, Escape lets go.";
+const FOLLOWING = { all: false, follow: true, x0: 0, span: SPAN };
 
-// The first of 1, 2 and 5 times a power of ten that is no less than `least`.
-export function nice(least) {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((m) => m * power).find((m) => m >= least * (1 - 1e-9));
+// What a wheel event asks for, in pixels.
+export function turned(event) {
+  const unit = event.deltaMode === 1 ? LINE_PX : event.deltaMode === 2 ? MOST_PX : 1;
+  const limited = (by) => Math.min(Math.max(by * unit, -MOST_PX), MOST_PX);
+  return { x: limited(event.deltaX), y: limited(event.deltaY) };
 }
 
-export function ticks(x0, x1, px) {
-  const step = nice((x1 - x0) / Math.max(1, px / 90));
-  const digits = Math.max(0, -Math.floor(Math.log10(step)));
-  const found = [];
-  for (let i = Math.ceil(x0 / step - 1e-9); i * step <= x1 + step * 1e-9; i++) {
-    found.push([i * step, `${(i * step).toFixed(digits)} s`]);
-  }
-  return found;
-}
-
-// What the settled lines and a message say together: the head, and each line by its request.
-export function read(settled, live) {
-  const { head, lines } = JSON.parse(live);
-  if (!head) return null;
-  const byId = new Map();
-  for (const line of [...settled, ...lines]) byId.set(line.id, line);
-  return { ...head, lines: byId };
-}
-
-// Which seconds are seen: all, those that follow the end, or those that the reader chose.
-export function seconds(camera, head) {
-  const end = Math.max(head.end, head.start + LEAST_SPAN);
-  if (camera.all) return [head.start, end];
-  if (!camera.follow) return [camera.x0, camera.x0 + camera.span];
-  const first = Math.max(head.start, end - camera.span);
-  return [first, first + Math.min(camera.span, Math.max(end - first, LEAST_SPAN))];
-}
-
-export function zoomed(camera, head, by, at) {
-  const [x0, x1] = seconds(camera, head);
-  const span = Math.max(LEAST_SPAN, (x1 - x0) * by);
-  const x = at === null ? (x0 + x1) / 2 : at;
-  const follow = camera.follow && !camera.all && at === null;
-  return { ...camera, all: false, follow, span, x0: x - (x - x0) * (span / (x1 - x0)) };
-}
-
-export function panned(camera, head, by) {
-  const [x0, x1] = seconds(camera, head);
-  return { ...camera, all: false, follow: false, span: x1 - x0, x0: x0 + by };
-}
-
-// How high a line is, and how many fit.
-export function rows(count) {
-  const high = Math.max(NARROW, Math.min(LINE, ROOM / Math.max(1, count)));
-  return { high, fit: Math.max(1, Math.min(count, Math.floor(ROOM / high))) };
-}
-
-function element(tag, className, parent, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  parent?.appendChild(made);
-  return made;
-}
-
-function render({ model, el }) {
-  const root = element("div", "mtplx mtplx-timeline", el);
-  root.dataset.lmSuppressShortcuts = "true"; // its keys are not JupyterLab's
+function draw({ model, el }, hold) {
+  const root = rootOf("section", "timeline", el);
+  root.setAttribute("aria-label", "Timeline");
   const bar = element("div", "bar", root);
+  const canvas = element("canvas", "", root);
+  canvas.tabIndex = 0;
+  canvas.setAttribute("role", "application");
+  canvas.setAttribute("aria-roledescription", "chart");
+  canvas.setAttribute("aria-label", HELP);
+  const tells = element("p", "tells", root);
+  const say = voice(root);
+
+  let state = null;
+  let settled = { text: "", lines: [] };
+  let camera = FOLLOWING;
+  let gutter = 0;
+  let first = 0; // the topmost row
+  let below = true; // whether the last rows are kept in sight
+  let pointer = null;
+  let pinned = null;
+  let drag = null;
+  let taken = false; // whether the wheel is the chart's
+  let said = -SAY_MS;
+  let tallest = { width: 0, px: 0 };
+
   const button = (text, label, act) => {
     const made = element("button", "", bar, text);
     made.type = "button";
+    made.title = label;
     made.setAttribute("aria-label", label);
     made.addEventListener("click", act);
     return made;
   };
-  let state = null;
-  let settled = { text: "", lines: [] };
-  let camera = { all: false, follow: true, x0: 0, span: SPAN };
-  let first = 0; // the topmost line
-  let below = true; // whether the last lines are kept in sight
-  let hovered = null;
-  let pinned = null;
-  let drag = null;
-  let frame = 0;
-  let said = -SAY_MS;
-
   const following = button("Follow", "follow what happens now", () => {
-    camera = { all: false, follow: true, x0: 0, span: SPAN };
     below = true;
-    changed();
+    look(FOLLOWING);
   });
   const whole = button("All", "show all that is remembered", () => {
-    camera = { ...camera, all: true, follow: false };
-    changed();
+    look({ ...camera, all: true, follow: false });
   });
-  button("+", "zoom in", () => zoom(0.5, null));
-  button("\u2212", "zoom out", () => zoom(2, null));
+  button("\u2212", "zoom out", () => zoom(ZOOM * ZOOM, null));
+  button("+", "zoom in", () => zoom(1 / (ZOOM * ZOOM), null));
+  const legend = element("span", "legend", bar);
   for (const [role, words] of KEYS) {
-    const key = element("span", "key", bar);
-    element("i", "", key).style.background = `var(--mtplx-${role})`;
+    const key = element("span", "key", legend);
+    element("i", role, key).style.background = `var(--mtplx-${role})`;
     key.append(words);
   }
-  const canvas = element("canvas", "", root);
-  canvas.tabIndex = 0;
-  canvas.setAttribute("role", "img");
-  const tells = element("p", "tells", root);
-  // What is said aloud: the summary now and then, and a request once when it is pinned.
-  const loud = element("p", "said", root);
-  loud.setAttribute("aria-live", "polite");
 
-  const gutter = () => (canvas.clientWidth < 520 ? 84 : 132);
-  const wide = () => Math.max(10, canvas.clientWidth - gutter() - 8);
-  const toX = (x, [x0, x1]) => gutter() + ((x - x0) / (x1 - x0)) * wide();
-  const toSeconds = (px) => {
-    const [x0, x1] = seconds(camera, state);
-    return x0 + ((px - gutter()) / wide()) * (x1 - x0);
+  const frame = eachFrame(paint);
+  const wide = () => Math.max(10, canvas.clientWidth - gutter - RIGHT);
+  const fitting = () => rows(state.rows.length, camera.all);
+  const shownFirst = () => {
+    const most = Math.max(0, state.rows.length - fitting().fit);
+    return below ? most : Math.min(most, Math.max(0, first));
   };
+  const told = (id) => state?.lines.get(id);
 
-  function told(id) {
-    const line = state?.lines.get(id);
-    return line ? `${line.label}: ${line.tells.join("; ")}` : "";
+  function changed() {
+    hold(pinned !== null || (!camera.follow && !camera.all));
+    frame.ask();
+  }
+
+  function look(there) {
+    camera = there;
+    following.setAttribute("aria-pressed", String(camera.follow));
+    whole.setAttribute("aria-pressed", String(camera.all));
+    changed();
   }
 
   function pin(id) {
     pinned = id;
-    if (id !== null) loud.textContent = told(id);
-  }
-
-  function changed() {
-    const held = pinned !== null || (!camera.follow && !camera.all);
-    if (model.get("held") !== held) {
-      model.set("held", held);
-      model.save_changes();
-    }
-    schedule();
-  }
-
-  function schedule() {
-    if (!frame) frame = requestAnimationFrame(draw);
-  }
-
-  function zoom(by, at) {
-    if (!state) return;
-    camera = zoomed(camera, state, by, at);
+    const line = told(id);
+    if (line) say(`${line.label}: ${line.tells.join("; ")}`);
     changed();
   }
 
+  function zoom(by, at) {
+    if (state) look(zoomed(camera, state, by, at));
+  }
+
+  function pan(px) {
+    const [x0, x1] = seconds(camera, state);
+    look(panned(camera, state, (px / wide()) * (x1 - x0)));
+  }
+
   function scroll(by) {
-    if (!state) return;
-    const most = Math.max(0, state.order.length - rows(state.order.length).fit);
-    first = Math.min(most, Math.max(0, first + by));
+    const most = Math.max(0, state.rows.length - fitting().fit);
+    first = Math.min(most, Math.max(0, shownFirst() + by));
     below = first === most;
-    schedule();
+    frame.ask();
   }
 
   function update() {
@@ -172,248 +127,169 @@ function render({ model, el }) {
     if (text !== settled.text) settled = { text, lines: JSON.parse(text) };
     state = read(settled.lines, model.get("live"));
     if (!state) return;
-    if (pinned !== null && !state.order.includes(pinned)) {
-      pin(null);
-      changed();
-    }
-    if (below) first = Infinity;
-    scroll(0);
+    gutter = 0;
+    if (pinned !== null && !state.order.includes(pinned)) pin(null);
     const now = performance.now();
     if (pinned === null && (now - said >= SAY_MS || !state.running)) {
-      if (loud.textContent !== state.summary) loud.textContent = state.summary;
+      say(state.summary);
       said = now;
     }
+    frame.ask();
   }
 
-  function colours() {
-    const style = getComputedStyle(root);
-    const known = {};
-    return (role) => (known[role] ??= style.getPropertyValue(`--mtplx-${role}`).trim());
+  function rowAt(y) {
+    const { high, fit } = fitting();
+    const row = Math.floor((y - TOP) / high);
+    return y < TOP || row >= fit ? null : (state.rows[Math.floor(shownFirst() + row)] ?? null);
   }
 
-  function draw() {
-    frame = 0;
-    if (!state || !canvas.clientWidth) return;
-    const { high, fit } = rows(state.order.length);
-    const height = TOP + fit * high + AXIS;
+  // What is told below the chart: of a request, a cohort, a time, or of all.
+  function words() {
+    const row = pointer && !drag?.moved ? rowAt(pointer.y) : null;
+    const about = told(pinned ?? row?.id);
+    if (about) return [`${pinned === null ? "" : "Pinned: "}${about.label}`, about.tells.join(" · ")];
+    if (row?.band) return ["", row.band[0]];
+    if (!pointer || pointer.y >= TOP || pointer.x < gutter) return ["", state.summary];
+    const at = scale(seconds(camera, state), gutter, wide()).toSeconds(pointer.x);
+    return [`${rateAt(state.rates, at).toFixed(1)} tokens/s`, `of all requests, at ${at.toFixed(2)} s`];
+  }
+
+  function tell() {
+    const [name, facts] = words();
+    const about = name ? `${name}: ${facts}` : facts;
+    if (tells.textContent === about) return;
+    tells.replaceChildren();
+    if (name) element("b", "", tells, `${name}: `);
+    tells.append(facts);
+    // The place never shrinks under the pointer: the page below would jump.
+    const width = root.clientWidth;
+    tallest = { width, px: Math.max(width === tallest.width ? tallest.px : 0, tells.scrollHeight) };
+    tells.style.minHeight = `${tallest.px}px`;
+  }
+
+  function paint() {
     const width = canvas.clientWidth;
-    const ratio = window.devicePixelRatio || 1;
+    if (!state || !width) return;
+    const { high, fit } = fitting();
+    first = shownFirst();
+    const height = heightOf(fit, high);
     canvas.style.height = `${height}px`;
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-    const paint = canvas.getContext("2d");
-    paint.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const colour = colours();
-    paint.font = "11px system-ui, sans-serif";
-    paint.textBaseline = "middle";
+    const pen = cleared(canvas, width, height);
+    if (!pen) return;
+    gutter ||= gutterOf(pen, width, state.lines.values());
+    const hovered = pointer && !drag?.moved ? (rowAt(pointer.y)?.id ?? null) : null;
     const range = seconds(camera, state);
-    drawLines(paint, colour, range, high, fit);
-    drawRate(paint, colour, range);
-    drawAxis(paint, colour, range, height);
-    canvas.setAttribute("aria-label", `Timeline. ${state.summary}`);
-    following.setAttribute("aria-pressed", String(camera.follow));
-    whole.setAttribute("aria-pressed", String(camera.all));
-    const about = told(pinned ?? hovered);
-    const words = about ? `${pinned === null ? "" : "Pinned: "}${about}` : state.summary;
-    if (tells.textContent !== words) tells.textContent = words;
+    const scene = { state, range, width, gutter, first, high, fit, pinned, hovered, pointer };
+    paintTimeline(pen, coloursOf(root), scene);
+    tell();
   }
 
-  function inside(paint, y, height) {
-    paint.save();
-    paint.beginPath();
-    paint.rect(gutter(), y, wide(), height);
-    paint.clip();
+  // Brings a request into sight: its row, whatever the time.
+  function choose(way) {
+    const { fit } = fitting();
+    const from = Math.ceil(shownFirst());
+    const ids = state.rows.map(({ id }) => id);
+    const ends = way > 0 ? from - 1 : Math.min(ids.length, from + fit);
+    let at = pinned === null ? ends : ids.indexOf(pinned);
+    do at += way;
+    while (at >= 0 && at < ids.length && ids[at] === null);
+    if (at < 0 || at >= ids.length) return;
+    pin(ids[at]);
+    if (at < from) scroll(at - from);
+    else if (at >= from + fit) scroll(at - from - fit + 1);
   }
 
-  function drawLines(paint, colour, range, high, fit) {
-    const y = (line) => TOP + (line - first) * high;
-    inside(paint, TOP, fit * high);
-    paint.fillStyle = colour("cohort");
-    for (const [, top, count, start, end] of state.bands) {
-      if (top + count < first || top > first + fit) continue;
-      const x = toX(start, range);
-      paint.fillRect(x, y(top) + 1, Math.max(1, toX(end, range) - x), count * high - 2);
-    }
-    paint.fillStyle = colour("grid");
-    for (const [x] of ticks(range[0], range[1], wide())) {
-      paint.fillRect(toX(x, range), TOP, 1, fit * high);
-    }
-    for (let i = first; i < Math.min(first + fit, state.order.length); i++) {
-      for (const [role, x, top, long, tall] of state.lines.get(state.order[i])?.marks ?? []) {
-        if (x + long < range[0] || x > range[1]) continue;
-        const left = toX(x, range);
-        paint.fillStyle = colour(role);
-        const right = Math.max(left + (role === "error" ? 2 : 1), toX(x + long, range));
-        paint.fillRect(left, y(i + top), right - left, tall * high);
-      }
-    }
-    paint.fillStyle = colour("muted");
-    if (high >= LINE) {
-      for (const [label, top, , start] of state.bands) {
-        const x = Math.max(gutter() + 2, toX(start, range) + 2);
-        if (top >= first) paint.fillText(label, x, y(top) + 6);
-      }
-    }
-    paint.restore();
-    paint.save();
-    paint.beginPath();
-    paint.rect(0, TOP, gutter() - 6, fit * high);
-    paint.clip();
-    for (let i = first; i < Math.min(first + fit, state.order.length); i++) {
-      const id = state.order[i];
-      paint.fillStyle = colour(id === (pinned ?? hovered) ? "focus" : "text");
-      paint.fillText(state.lines.get(id)?.label ?? id, 4, y(i + 0.6));
-    }
-    paint.restore();
-    const chosen = state.order.indexOf(pinned);
-    if (chosen >= first && chosen < first + fit) {
-      paint.strokeStyle = colour("focus");
-      paint.strokeRect(0.5, y(chosen) + 0.5, canvas.clientWidth - 1, high - 1);
-    }
-  }
-
-  function drawRate(paint, colour, range) {
-    const seen = state.rates.filter(([x, long]) => x + long >= range[0] && x <= range[1]);
-    const top = nice(Math.max(1, ...seen.map(([, , rate]) => rate)));
-    const floor = TOP - 8;
-    const y = (rate) => floor - (rate / top) * (floor - 10);
-    inside(paint, 0, TOP);
-    paint.beginPath();
-    let end = null;
-    for (const [x, long, rate] of seen) {
-      if (end === null || x > end + 1e-6) {
-        if (end !== null) paint.lineTo(toX(end, range), floor);
-        paint.moveTo(toX(x, range), floor);
-      }
-      end = x + long;
-      paint.lineTo(toX(x, range), y(rate));
-      paint.lineTo(toX(end, range), y(rate));
-    }
-    if (end !== null) paint.lineTo(toX(end, range), floor);
-    paint.strokeStyle = colour("rate");
-    paint.stroke();
-    paint.restore();
-    paint.fillStyle = colour("text");
-    paint.fillText(`${state.tok_s} tokens/s`, 4, 12);
-    paint.fillStyle = colour("muted");
-    paint.textAlign = "right";
-    paint.fillText(String(top), gutter() - 6, 26);
-    paint.fillText("0", gutter() - 6, floor);
-    paint.textAlign = "left";
-  }
-
-  function drawAxis(paint, colour, range, height) {
-    paint.textAlign = "center";
-    paint.fillStyle = colour("muted");
-    for (const [x, text] of ticks(range[0], range[1], wide())) {
-      const left = toX(x, range);
-      const half = paint.measureText(text).width / 2;
-      paint.fillText(text, Math.min(left, canvas.clientWidth - half), height - AXIS / 2);
-    }
-    paint.textAlign = "left";
-  }
-
-  function under(event) {
-    if (!state) return null;
-    const { high } = rows(state.order.length);
-    if (event.offsetY < TOP) return null;
-    return state.order[first + Math.floor((event.offsetY - TOP) / high)] ?? null;
-  }
-
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture?.(event.pointerId);
-    drag = { x: event.offsetX, y: event.offsetY, moved: false };
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (drag && state) {
-      const dx = event.offsetX - drag.x;
-      const lines = Math.round((drag.y - event.offsetY) / rows(state.order.length).high);
-      if (Math.abs(dx) < 4 && lines === 0 && !drag.moved) return;
-      if (dx) {
-        const [x0, x1] = seconds(camera, state);
-        camera = panned(camera, state, (-dx / wide()) * (x1 - x0));
-      }
-      if (lines) scroll(lines);
-      drag = { x: event.offsetX, y: lines ? event.offsetY : drag.y, moved: true };
-      changed();
-    } else {
-      hovered = under(event);
-      schedule();
-    }
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    if (drag && !drag.moved) {
-      const id = under(event);
-      pin(id === pinned ? null : id);
-      changed();
-    }
-    drag = null;
-  });
-  canvas.addEventListener("pointercancel", () => (drag = null));
-  canvas.addEventListener("pointerleave", () => {
-    hovered = null;
-    schedule();
-  });
-  canvas.addEventListener(
-    "wheel",
-    (event) => {
-      // The page scrolls unless the chart was clicked: nobody is trapped in it.
-      if (!state || (document.activeElement !== canvas && !event.ctrlKey)) return;
-      event.preventDefault();
-      if (event.shiftKey) scroll(Math.sign(event.deltaY || event.deltaX) * 3);
-      else zoom(event.deltaY > 0 ? 1.25 : 0.8, toSeconds(event.offsetX));
+  const doneBy = {
+    "+": () => zoom(1 / ZOOM, null),
+    "=": () => zoom(1 / ZOOM, null),
+    "-": () => zoom(ZOOM, null),
+    ArrowLeft: () => pan(-wide() / 10),
+    ArrowRight: () => pan(wide() / 10),
+    ArrowUp: () => choose(-1),
+    ArrowDown: () => choose(1),
+    PageUp: () => scroll(-fitting().fit),
+    PageDown: () => scroll(fitting().fit),
+    Home: () => whole.click(),
+    End: () => following.click(),
+    Escape: () => {
+      if (pinned === null) taken = false;
+      pin(null);
     },
-    { passive: false },
-  );
-  canvas.addEventListener("keydown", (event) => {
-    if (!state || event.ctrlKey || event.metaKey || event.altKey) return;
-    const [x0, x1] = seconds(camera, state);
-    const step = (way) => (camera = panned(camera, state, (way * (x1 - x0)) / 10));
-    const pick = (way) => {
-      const at = pinned === null ? (way > 0 ? first - 1 : first + 1) : state.order.indexOf(pinned);
-      const next = Math.min(state.order.length - 1, Math.max(0, at + way));
-      pin(state.order[next] ?? null);
-      const { fit } = rows(state.order.length);
-      if (next < first) scroll(next - first);
-      else if (next >= first + fit) scroll(next - first - fit + 1);
-    };
-    const acts = {
-      "+": () => zoom(0.8, null),
-      "=": () => zoom(0.8, null),
-      "-": () => zoom(1.25, null),
-      ArrowLeft: () => step(-1),
-      ArrowRight: () => step(1),
-      ArrowUp: () => pick(-1),
-      ArrowDown: () => pick(1),
-      Home: () => whole.click(),
-      End: () => following.click(),
-      Escape: () => pin(null),
-    };
-    const act = acts[event.key];
-    if (!act) return;
-    event.preventDefault();
-    event.stopPropagation();
-    act();
-    changed();
-  });
+  };
+  const heard = {
+    pointerdown(event) {
+      if (event.button !== 0) return;
+      taken = true;
+      canvas.setPointerCapture?.(event.pointerId);
+      drag = { x: event.offsetX, y: event.offsetY, moved: false };
+    },
+    pointermove(event) {
+      pointer = { x: event.offsetX, y: event.offsetY };
+      frame.ask();
+      if (!drag || !state) return;
+      const dx = pointer.x - drag.x;
+      const lines = Math.trunc((drag.y - pointer.y) / Math.max(STILL_PX, fitting().high));
+      if (Math.abs(dx) < STILL_PX && lines === 0 && !drag.moved) return;
+      if (dx) pan(-dx);
+      if (lines) scroll(lines);
+      drag = { x: pointer.x, y: lines ? pointer.y : drag.y, moved: true };
+    },
+    pointerup(event) {
+      const still = drag && !drag.moved && state;
+      drag = null;
+      if (!still) return;
+      const id = rowAt(event.offsetY)?.id ?? null;
+      pin(id === pinned ? null : id);
+    },
+    pointercancel() {
+      drag = null;
+    },
+    pointerleave() {
+      pointer = null;
+      frame.ask();
+    },
+    blur() {
+      taken = false;
+    },
+    wheel(event) {
+      // The page scrolls unless the chart was clicked: nobody is trapped in it.
+      if (!state || !taken) return;
+      event.preventDefault();
+      const { x, y } = turned(event);
+      if (event.shiftKey) scroll(Math.sign(y || x) * 3);
+      else if (Math.abs(x) > Math.abs(y)) pan(x);
+      else {
+        const at = scale(seconds(camera, state), gutter, wide()).toSeconds(event.offsetX);
+        zoom(Math.exp(y * WHEEL), at);
+      }
+    },
+    keydown(event) {
+      const act = doneBy[event.key];
+      if (!act || !state || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      event.stopPropagation();
+      act();
+    },
+  };
+  for (const [name, act] of Object.entries(heard)) {
+    canvas.addEventListener(name, act, { passive: false });
+  }
 
   model.on("change:live", update);
   model.on("change:settled", update);
-  const sizes = new ResizeObserver(schedule);
-  sizes.observe(canvas);
-  const themes = new MutationObserver(schedule);
-  const attributes = ["data-jp-theme-light", "class", "theme"];
-  for (const page of [document.documentElement, document.body]) {
-    themes.observe(page, { attributes: true, attributeFilter: attributes });
-  }
+  const unwatch = watch(canvas, frame.ask);
+  look(camera);
   update();
   return () => {
     model.off("change:live", update);
     model.off("change:settled", update);
-    sizes.disconnect();
-    themes.disconnect();
-    cancelAnimationFrame(frame);
+    unwatch();
+    frame.end();
+    hold(false);
   };
 }
 
-export default { render };
+export default () => {
+  const holder = holds();
+  return { render: (shown) => draw(shown, holder(shown.model)) };
+};

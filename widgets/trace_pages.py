@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any
+from unicodedata import category
 
 from mtplx_kernel.widgets.chart_pictures import png
 from mtplx_kernel.widgets.palette import SHADES, TINTS, tint
+from mtplx_kernel.widgets.rates import counted
 from mtplx_kernel.widgets.trace_chart import cycle_chart
 from mtplx_kernel.widgets.tracing import MEANING, UNKNOWN, CycleLine, Piece, Trace
 
@@ -23,6 +25,9 @@ MARKS = {
 TAGS = {"accepted": "u", "correction": "i", "bonus": "b"}
 """The HTML element of each kind: it can be told without colours, and where styles are taken out."""
 HEADER = ("cycle", "ms", "drafted by", "right", "rows", "tokens")
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Categories of characters that move the cursor, colour a terminal or turn a line around."""
+JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 SHOWN_CYCLES = 400
 """Most cycles in a table; of more, the first and the last half."""
 
@@ -73,7 +78,11 @@ def as_html(trace: Trace) -> str:
         f"{_element(kind, tint(kind, 1), MEANING[kind])}: {n}" for kind, n in trace.counts.items()
     )
     spans = "".join(_span(list(run)) for _, run in groupby(trace.pieces, _run))
-    text = f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{spans}</pre>'
+    # Notebooks break lines of a `pre` inside words, unless they are told not to.
+    style = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+    # A page leaves out a line end right at the start of a `pre`.
+    first = "\n" if spans.startswith("\n") else ""
+    text = f'<pre style="{style}">{first}{spans}</pre>'
     return f"<p>{escape(trace.summary)}</p><p>{keys}</p>{text}{_table(trace)}"
 
 
@@ -106,8 +115,13 @@ def _legend(trace: Trace) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _marked(piece: Piece) -> str:
     before, after = MARKS[piece.kind]
-    plain = piece.text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
-    return f"{before}{plain}{after}"
+    return f"{before}{''.join(map(_plain, piece.text))}{after}"
+
+
+def _plain(letter: str) -> str:
+    """A letter as it is, or told by its number where it would be more than a letter."""
+    unseen = category(letter) in UNSEEN and letter not in JOINERS
+    return letter.encode("unicode_escape").decode() if unseen or letter == "\\" else letter
 
 
 def _shown(cycles: Sequence[CycleLine]) -> list[CycleLine]:
@@ -150,7 +164,7 @@ def _table(trace: Trace) -> str:
     note = f", without {left_out} in the middle" if left_out else ""
     marks = " ".join(f"{a}{MEANING[kind]}{b}" for kind, (a, b) in _legend(trace) if a)
     return (
-        f"<details><summary>{len(trace.cycles)} cycles{note}</summary>"
+        f"<details><summary>{counted(len(trace.cycles), 'cycle')}{note}</summary>"
         f"<table><caption>{escape(marks)}</caption><thead><tr>{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table></details>"
     )

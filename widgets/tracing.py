@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mtplx_kernel.engine.request import Generation
+from mtplx_kernel.engine.request import Decodes, Generation, TextStream
 from mtplx_kernel.engine.timeline import DecodeWindow, last_kind, origins
 from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.widgets.rates import counted
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
@@ -23,13 +24,8 @@ MEANING = {
     "plain": "plain, nothing drafted",
     UNKNOWN: "not recorded any more",
 }
-CONTEXT_TOKENS = 6
-"""Tokens decoded in front of a new one: spacing and joined characters depend on them."""
-MAX_UNDECIDED = 3
-"""Tokens that may wait for the rest of their character."""
 NAMED = 8
 """So many of the last requests are named where one is not found."""
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +87,10 @@ class Trace:
     ----------
     running
         Whether it has not ended.
+    pieces
+        All its tokens, without an end token.
+    cycles
+        Those that are remembered.
     """
 
     request_id: str
@@ -107,15 +107,17 @@ class Trace:
     @property
     def summary(self) -> str:
         """In one line."""
-        said = f"{self.request_id}: {len(self.pieces)} tokens"
+        said = f"{self.request_id}: {counted(len(self.pieces), 'token')}"
         drafted = sum(cycle.drafted for cycle in self.cycles)
         accepted = sum(cycle.accepted for cycle in self.cycles)
         if self.cycles:
             n = sum(cycle.tokens for cycle in self.cycles)
-            said += f" in {len(self.cycles)} cycles ({n / len(self.cycles):.2f} a cycle)"
+            known = f"the last {n} of them " if self.counts.get(UNKNOWN) else ""
+            said += f"{', ' if known else ' '}{known}in {counted(len(self.cycles), 'cycle')}"
+            said += f" ({n / len(self.cycles):.2f} a cycle)"
         if drafted:
-            said += f", {accepted} of {drafted} drafts right ({accepted / drafted:.0%})"
-        return said + (", running" if self.running else "")
+            said += f", {accepted} of {counted(drafted, 'draft')} right ({accepted / drafted:.0%})"
+        return said + (", not ended" if self.running else "")
 
 
 def tracer_of(engine: Engine, request: Generation | str | None = None) -> Tracer:
@@ -131,19 +133,19 @@ def tracer_of(engine: Engine, request: Generation | str | None = None) -> Tracer
     InvalidRequest
         If no request of that id is remembered, or there is none at all.
     """
-    decode = engine.tokenizer.decode
+    tokenizer = engine.tokenizer
     if isinstance(request, Generation):
-        return Tracer(request.window, decode, request.token_ids)
+        return Tracer(request.window, tokenizer, request.token_ids)
     windows = engine.timeline.windows()
     if not windows:
         raise InvalidRequest("there was no request yet; ask something first")
     if request is None:
-        return Tracer(windows[-1], decode)
+        return Tracer(windows[-1], tokenizer)
     window = engine.timeline.find(request)
     if window is None:
         last = ", ".join(w.request_id for w in windows[-NAMED:])
         raise InvalidRequest(f"no request {request!r} is remembered; the last ones: {last}")
-    return Tracer(window, decode)
+    return Tracer(window, tokenizer)
 
 
 class Tracer:
@@ -153,25 +155,21 @@ class Tracer:
     ----------
     window
         Its decode window.
-    decode
-        Text of ids, as the tokenizer has it.
+    tokenizer
+        Makes text of ids.
     ids
         All ids of its answer; None takes those that the window remembers.
     """
 
     def __init__(
-        self,
-        window: DecodeWindow,
-        decode: Callable[[list[int]], str],
-        ids: Sequence[int] | None = None,
+        self, window: DecodeWindow, tokenizer: Decodes, ids: Sequence[int] | None = None
     ) -> None:
         self._window = window
-        self._decode = decode
         self._all = ids
+        # As the engine releases it, but for stop strings: each token is shown with its text.
+        self._stream = TextStream(tokenizer, ())
         self._texts: list[str] = []
-        # The last ids: up to `_whole` they are whole characters, whose text is `_seen`.
-        self._ids: list[int] = []
-        self._whole, self._seen = 0, ""
+        self._whole = False
         # A view's thread and whoever asks for its picture may come at once.
         self._lock = threading.Lock()
 
@@ -186,33 +184,27 @@ class Tracer:
             return self._trace()
 
     def _trace(self) -> Trace:
-        recorded, running = self._window.cycles, self.running
-        cycles, dropped, found = list(recorded), recorded.dropped, origins(recorded)
-        lost = 0 if self._all is not None else recorded.dropped_tokens
-        known = recorded.token_ids if self._all is None else self._all
+        running = self.running  # asked first: after its end nothing is recorded
+        seen = self._window.cycles.remembered()
+        lost = 0 if self._all is not None else seen.dropped_tokens
+        known = seen.token_ids if self._all is None else self._all
         self._texts += [""] * (lost - len(self._texts))
         for token in known[len(self._texts) - lost :]:
-            self._texts.append(self._text_of(token))
+            self._texts.append(self._stream.add(token))
+        if not running and not self._whole:
+            self._whole = True
+            rest = self._stream.finish()
+            if rest:
+                self._texts[-1] += rest
         pieces = [
             Piece(text, origin.kind, origin.depth, origin.cycle + 1)
-            for text, origin in zip(self._texts, found, strict=False)
+            for text, origin in zip(self._texts, origins(seen), strict=False)
         ]
         lines, before = list[CycleLine](), None
-        for number, cycle in enumerate(cycles, dropped + 1):
+        for number, cycle in enumerate(seen.cycles, seen.dropped + 1):
             ms = None if before is None else (cycle.at - before) * 1000
             before = cycle.at
             counts = (cycle.drafted, cycle.accepted, cycle.tokens)
             kind = last_kind(cycle)
             lines.append(CycleLine(number, ms, *counts, kind, cycle.drafter, cycle.rows))
         return Trace(self._window.request_id, running, tuple(pieces), tuple(lines))
-
-    def _text_of(self, token: int) -> str:
-        """What the next token adds to the text; nothing while a character is not complete."""
-        self._ids.append(token)
-        now = self._decode(self._ids)
-        if now.endswith(REPLACEMENT) and len(self._ids) - self._whole <= MAX_UNDECIDED:
-            return ""
-        text = now[len(self._seen) :]
-        self._ids = self._ids[-CONTEXT_TOKENS:]
-        self._whole, self._seen = len(self._ids), self._decode(self._ids)
-        return text

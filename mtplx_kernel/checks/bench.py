@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel.checks.asking import PATIENCE_S
 from mtplx_kernel.checks.bench_report import REFERENCE, BenchReport, BenchRow, best_of
-from mtplx_kernel.checks.progress import progress_bar
 from mtplx_kernel.checks.prompts import first_prompts, whole
 from mtplx_kernel.checks.rounds import (
     LEAST_TOKENS,
@@ -25,6 +24,7 @@ from mtplx_kernel.checks.rounds import (
 from mtplx_kernel.engine.request import FinishReason, Generation, Handle
 from mtplx_kernel.engine.slices import SLICE_S
 from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.models.progress import ProgressBar
 from mtplx_kernel.scheduling.options import TAKEN, WIDEST, SchedulerMode, check_mode
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def bench(
     total = len(wanted) * (at_a_time + ROUNDS * len(asked))
     with (
         scheduler_put_back(engine) as before,
-        progress_bar(total, "comparing", progress) as done,
+        ProgressBar(wanted=progress, total=total, desc="comparing", unit="run") as bar,
     ):
-        asking = _Clients(engine, at_a_time, length, experimental, done)
+        asking = _Clients(engine, at_a_time, length, experimental, bar.update)
         missing = asking.warm_up(wanted, asked[:at_a_time], named=modes is not None)
         found = asking.rounds([mode for mode in wanted if mode not in missing], asked)
     rows = tuple(_row(mode, found) for mode in found)

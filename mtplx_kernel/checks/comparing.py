@@ -28,6 +28,8 @@ class Result(StrEnum):
     NEAR_TIE = "near tie"
     """The runs part where the model's choice is within the rounding of the arithmetic."""
     HOLDS = "holds"
+    UNTESTED = "too few draws"
+    """No statistic can be had from them."""
     FAILED = "FAILED"
 
 

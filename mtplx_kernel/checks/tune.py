@@ -10,7 +10,6 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from mtplx_kernel.checks.asking import ask
-from mtplx_kernel.checks.progress import progress_bar
 from mtplx_kernel.checks.prompts import first_prompts, whole
 from mtplx_kernel.checks.rounds import LEAST_TOKENS, MAX_TOKENS, encoded, in_turn
 from mtplx_kernel.checks.tune_report import Setting, TuneReport, TuneRow, best_of
@@ -18,6 +17,7 @@ from mtplx_kernel.decoding.params import MAX_DEPTH
 from mtplx_kernel.engine.defaults import TUNED
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.models.measured import Tuned, keep_tuned
+from mtplx_kernel.models.progress import ProgressBar
 
 if TYPE_CHECKING:
     from mtplx_kernel.engine.engine import Engine
@@ -102,11 +102,12 @@ def tune(
     fixed = [Setting("mtp", depth) for depth in range(1, deepest + 1)]
     settings = [Setting("ar", 0), *fixed, Setting("mtp", None)]
     started = time.perf_counter()
+    total = len(settings) * (1 + ROUNDS * len(ids))
     with (
         _own_choice(engine),
-        progress_bar(len(settings) * (1 + ROUNDS * len(ids)), "tuning", progress) as done,
+        ProgressBar(wanted=progress, total=total, desc="tuning", unit="run") as bar,
     ):
-        runs = _run_all(engine, settings, ids, length, done)
+        runs = _run_all(engine, settings, ids, length, bar.update)
     rows = tuple(_row(setting, runs) for setting in settings)
     best = best_of(rows, LEAD)
     answers, differing = _against_ar(runs)

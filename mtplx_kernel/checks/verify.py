@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from mtplx_kernel.checks.comparing import Comparer, Question, Sampling
 from mtplx_kernel.checks.hyper_parity import check_parity
-from mtplx_kernel.checks.progress import progress_bar
 from mtplx_kernel.checks.prompts import LAW_PROMPT, first_prompts, whole
 from mtplx_kernel.checks.sampling_law import check_law
 from mtplx_kernel.checks.verify_report import VerifyReport
 from mtplx_kernel.decoding.params import Acceptance, SamplingParams
 from mtplx_kernel.engine.prompts import PromptEncoder
 from mtplx_kernel.errors import InvalidRequest
+from mtplx_kernel.models.progress import ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,16 +91,18 @@ def verify(
     started = time.perf_counter()
     rows, laws = [], []
     total = len(plan) + hyper_runs + seeds * len(rules)
-    with progress_bar(total, "verifying", progress) as done:
+    with ProgressBar(wanted=progress, total=total, desc="verifying", unit="run") as bar:
         for question in plan:
             rows.append(comparer.compare(question))
-            done()
+            bar.update()
         answered = list(zip(plan, rows, strict=True))[: PARITY_PROMPTS * ways]
-        hyper = check_parity(engine, comparer, answered, done=done)
+        hyper = check_parity(engine, comparer, answered, done=bar.update)
         law_ids = encoder.encode(LAW_PROMPT, raw=True)
         for rule in rules:
             laws.append(
-                check_law(engine, comparer, law_ids, rule, temperature=warm, draws=seeds, done=done)
+                check_law(
+                    engine, comparer, law_ids, rule, temperature=warm, draws=seeds, done=bar.update
+                )
             )
     status = engine.status()
     return VerifyReport(

@@ -56,8 +56,11 @@ class VerifyReport:
             parts += _answers(self._under_hyper, "under hyper as under serial")
         else:
             parts.append("hyper parity not checked")
-        if self.laws:
-            parts.append(f"{len(self.laws)} of {len(self.laws)} sampling laws hold")
+        held = sum(law.result is Result.HOLDS for law in self.laws)
+        if held:
+            parts.append(f"{held} of {len(self.laws)} sampling laws hold")
+        if held < len(self.laws):
+            parts.append(f"{len(self.laws) - held} sampling laws not tested, for too few draws")
         if not self._drafted:
             parts.append("but nothing was drafted")
         return f"verified: {', '.join(parts)}"
@@ -204,6 +207,6 @@ def _law_cells(law: LawCheck) -> tuple[str, ...]:
         str(law.drafted),
         "not promised" if law.equal is None else f"{law.equal} of {law.draws}",
         f"{law.fit.statistic:.1f} of {law.fit.freedom}",
-        f"{law.fit.p_value:.2g}",
+        f"{law.fit.p_value:.2g}" if law.fit.freedom else "-",
         str(law.result),
     )

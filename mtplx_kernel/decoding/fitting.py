@@ -12,6 +12,7 @@ from mtplx_kernel.caching.slots import Caches, SlotCaches, StockCaches, Unsuppor
 from mtplx_kernel.caching.span import Span
 from mtplx_kernel.decoding.depth import CostCurve
 from mtplx_kernel.heads.base import Head
+from mtplx_kernel.models.progress import Tick
 from mtplx_kernel.models.target import Target
 
 CHECK_IDS = (1, 5, 2, 7, 3, 6)
@@ -29,6 +30,10 @@ LAUNCHES = 4
 HEAD_IDS = (1, 5, 2)
 """As many pairs as a cycle commonly brings."""
 HEAD_ROUNDS = 6
+
+
+def _unheard(more: int) -> None:
+    """Tell nobody."""
 
 
 def choose_caches(target: Target) -> tuple[Caches, str | None]:
@@ -69,13 +74,22 @@ def decode_timer(target: Target, caches: Caches) -> Callable[[], float]:
     return run
 
 
-def measure_costs(target: Target, caches: Caches, *, look_ahead: bool) -> tuple[CostCurve, bool]:
+def forwards(blocks: Sequence[int]) -> int:
+    """How many forwards a curve over these blocks takes at least."""
+    return len(blocks) * (1 + LEAST_ROUNDS)
+
+
+def measure_costs(
+    target: Target, caches: Caches, *, look_ahead: bool, tick: Tick = _unheard
+) -> tuple[CostCurve, bool]:
     """Time forwards over blocks of different lengths; the least disturbed of a few each.
 
     Parameters
     ----------
     look_ahead
         Whether decoding without drafts launches ahead: then single tokens are timed that way too.
+    tick
+        Called before each forward with 1.
 
     Returns
     -------
@@ -87,11 +101,13 @@ def measure_costs(target: Target, caches: Caches, *, look_ahead: bool) -> tuple[
     def timed(block: int) -> float:
         return _seconds(target, caches, 1, block, LAUNCHES if look_ahead and block == 1 else 1)
 
-    seconds, steady = _least(timed, CURVE_BLOCKS)
+    seconds, steady = _least(timed, CURVE_BLOCKS, tick)
     return CostCurve(CURVE_BLOCKS, seconds), steady
 
 
-def measure_lane(target: Target, rows: int, *, look_ahead: bool) -> tuple[CostCurve, bool]:
+def measure_lane(
+    target: Target, rows: int, *, look_ahead: bool, tick: Tick = _unheard
+) -> tuple[CostCurve, bool]:
     """The same for several rows, in caches of its own: what runs in others is left alone.
 
     Returns
@@ -104,7 +120,7 @@ def measure_lane(target: Target, rows: int, *, look_ahead: bool) -> tuple[CostCu
     def timed(block: int) -> float:
         return _seconds(target, caches, rows, block, LAUNCHES if look_ahead and block == 1 else 1)
 
-    seconds, steady = _least(timed, LANE_BLOCKS)
+    seconds, steady = _least(timed, LANE_BLOCKS, tick)
     return CostCurve(LANE_BLOCKS, tuple(accumulate(seconds, max))), steady
 
 
@@ -123,7 +139,9 @@ def measure_position(target: Target) -> float:
     return max(0.0, more - fewer) / (many - few)
 
 
-def _least(timed: Callable[[int], float], sizes: Sequence[int]) -> tuple[tuple[float, ...], bool]:
+def _least(
+    timed: Callable[[int], float], sizes: Sequence[int], tick: Tick = _unheard
+) -> tuple[tuple[float, ...], bool]:
     """The least times of a few rounds, after one that warms up.
 
     Returns
@@ -132,14 +150,21 @@ def _least(timed: Callable[[int], float], sizes: Sequence[int]) -> tuple[tuple[f
         A time for each size, and whether the least two of each agree; rounds are added until they
         do, as long as there is hope.
     """
-    for size in sizes:
-        timed(size)
+
+    def run() -> list[float]:
+        times = []
+        for size in sizes:
+            tick(1)
+            times.append(timed(size))
+        return times
+
+    run()
     rounds: list[list[float]] = []
     steady, end = False, time.perf_counter() + PATIENCE_S
     while len(rounds) < LEAST_ROUNDS or (
         not steady and len(rounds) < MOST_ROUNDS and time.perf_counter() < end
     ):
-        rounds.append([timed(size) for size in sizes])
+        rounds.append(run())
         best = [sorted(times)[:2] for times in zip(*rounds, strict=True)]
         steady = all(times[-1] <= STEADY * times[0] for times in best)
     return tuple(times[0] for times in best), steady

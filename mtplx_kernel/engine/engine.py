@@ -84,7 +84,7 @@ class Engine:
             memory_gb=memory_gb,
             prefix_mb=prefix_cache_mb,
         )
-        self._owner = Owner(source, choice, make_runner, self._ledger.bury)
+        self._owner = Owner(source, choice, make_runner, self._ledger.bury, progress)
         self.facts, self.tokenizer, self._fit, self._memory = self._owner.load()
         try:
             self._defaults = Defaults(
@@ -305,7 +305,7 @@ class Engine:
         if mode is not None:
             self._defaults.checked(SamplingParams(mode=mode).mode)  # type: ignore[arg-type]
         if scheduler is not None or settings:
-            self._owner.ask(lambda runner: self._switch(runner, scheduler, settings))
+            self._owner.ask(lambda runner: self._switch(runner, scheduler, settings), long=True)
         if mode is not None:
             self._defaults.set_mode(mode)
 
@@ -342,7 +342,7 @@ class Engine:
         """
         if width is not None and (isinstance(width, bool) or width not in range(2, WIDEST + 1)):
             raise InvalidRequest(f"width must be 2 to {WIDEST}, or None, not {width!r}")
-        return self._owner.ask(lambda runner: runner.fork_executor(width))
+        return self._owner.ask(lambda runner: runner.fork_executor(width), long=True)
 
     def serve(self, *, port: int = 0, **options: Any) -> Endpoint:
         """Serve it to OpenAI's clients; the options: `mtplx_kernel.server.thread.serve`."""

@@ -14,9 +14,11 @@ from mtplx_kernel.decoding.combined import CombinedDrafter
 from mtplx_kernel.decoding.depth import CostCurve, Costs, CostSurface, HeadCost
 from mtplx_kernel.decoding.drafting import Drafter
 from mtplx_kernel.decoding.fitting import (
+    CURVE_BLOCKS,
     LANE_BLOCKS,
     choose_caches,
     decode_timer,
+    forwards,
     measure_costs,
     measure_head,
     measure_lane,
@@ -28,6 +30,7 @@ from mtplx_kernel.models import blas, measured
 from mtplx_kernel.models.head import LoadedHead, running
 from mtplx_kernel.models.load import LoadedModel
 from mtplx_kernel.models.measured import Lanes, Measured
+from mtplx_kernel.models.progress import Stages, untold
 from mtplx_kernel.models.threads import available_cpus, pinned_threads
 
 LANES = (2, 4, 8, 16)
@@ -108,7 +111,7 @@ class Fit:
         return CombinedDrafter(head, text)
 
 
-def measure_width(loaded: LoadedModel, fit: Fit, width: int) -> Fit:
+def measure_width(loaded: LoadedModel, fit: Fit, width: int, stages: Stages = untold) -> Fit:
     """Measure what batches up to a width cost, as far as that is not known yet.
 
     Takes some seconds on the thread that owns the model, in caches of its own.
@@ -119,6 +122,8 @@ def measure_width(loaded: LoadedModel, fit: Fit, width: int) -> Fit:
         What is known.
     width
         Most rows of a forward.
+    stages
+        Told of it.
 
     Returns
     -------
@@ -139,11 +144,13 @@ def measure_width(loaded: LoadedModel, fit: Fit, width: int) -> Fit:
     seconds = {} if known is None else dict(known.seconds)
     head = {} if known is None else dict(known.head)
     all_steady = True
-    for rows in missing:
-        curve, steady = measure_lane(loaded.target, rows, look_ahead=fit.look_ahead)
-        seconds[rows], all_steady = curve.seconds, all_steady and steady
-        if loaded.head is not None:
-            head[rows] = _head_seconds(loaded, SlotCaches(loaded.head.head, rows), rows)
+    what = f"measuring batches of {Path(loaded.facts.name).name}"
+    with stages(len(missing) * forwards(LANE_BLOCKS), what, "run") as tick:
+        for rows in missing:
+            curve, steady = measure_lane(loaded.target, rows, look_ahead=fit.look_ahead, tick=tick)
+            seconds[rows], all_steady = curve.seconds, all_steady and steady
+            if loaded.head is not None:
+                head[rows] = _head_seconds(loaded, SlotCaches(loaded.head.head, rows), rows)
     if known is None:
         lanes = Lanes(LANE_BLOCKS, seconds, head, measure_position(loaded.target))
     else:
@@ -153,8 +160,15 @@ def measure_width(loaded: LoadedModel, fit: Fit, width: int) -> Fit:
     return replace(fit, lanes=lanes)
 
 
-def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
+def fit(loaded: LoadedModel, stages: Stages = untold) -> tuple[Fit, Caches, SlotCaches | None]:
     """Choose caches, set the BLAS threads, and measure costs unless they are known.
+
+    Parameters
+    ----------
+    loaded
+        The model.
+    stages
+        Told of the measuring.
 
     Returns
     -------
@@ -197,8 +211,11 @@ def fit(loaded: LoadedModel) -> tuple[Fit, Caches, SlotCaches | None]:
     elif known is not None:
         origin = f"measured here on {known.date}"
     else:
-        curve, steady = measure_costs(target, caches, look_ahead=look_ahead)
-        parts = {} if head_caches is None else _head_seconds(loaded, head_caches)
+        with stages(
+            forwards(CURVE_BLOCKS), f"measuring {Path(loaded.facts.name).name}", "run"
+        ) as tick:
+            curve, steady = measure_costs(target, caches, look_ahead=look_ahead, tick=tick)
+            parts = {} if head_caches is None else _head_seconds(loaded, head_caches)
         known = Measured(
             curve.tokens,
             curve.seconds,

@@ -140,9 +140,9 @@ class Jobs:
         """
         handle, window, hooks = job.handle, job.handle.window, job.handle.request.hooks
         starts = bool(outcome.tokens) and window.first_token is None
-        if starts:
-            window.first_token = self._clock()
+        if starts:  # a reader that knows of the first token may ask how many came with it
             window.first_block = len(outcome.tokens)
+            window.first_token = self._clock()
         drafted, accepted, drafter = outcome.drafted, outcome.accepted, outcome.drafter
         tokens = len(outcome.tokens) + outcome.end_token
         window.record_cycle(drafted, accepted)

@@ -43,7 +43,8 @@ def load(
         Memory, in MB (10^6 bytes), for what prompts have in common, so that it is fed once; 0 for
         none.
     progress
-        Show a progress bar while something is downloaded.
+        Show a progress bar where somebody watches: while the model is downloaded, read and
+        measured, and later while schedulers are.
     **settings
         Of the scheduler mode: see `mtplx_kernel.scheduling.options.SchedulerOptions`.
 

@@ -21,11 +21,12 @@ from mtplx_kernel.engine.fit import Fit
 from mtplx_kernel.engine.memory import Memory
 from mtplx_kernel.engine.request import FinishReason, cause
 from mtplx_kernel.engine.runner import Runner
-from mtplx_kernel.engine.slices import SLICE_S, join, wait_for
+from mtplx_kernel.engine.slices import SLICE_S, join
 from mtplx_kernel.errors import EngineClosed, InvalidRequest, ModelUnusable, MTPLXError
 from mtplx_kernel.models.catalog import ModelSource
 from mtplx_kernel.models.head import shipped_name
 from mtplx_kernel.models.load import LoadedModel, ModelFacts, load
+from mtplx_kernel.models.progress import Telling
 
 Mail = Callable[[Runner], None]
 Answer = TypeVar("Answer")
@@ -39,9 +40,11 @@ class Owner:
     source, head
         The model to load on the thread, and its head as `mtplx_kernel.models.load.load` takes it.
     make_runner
-        Builds what runs the loaded model, on the thread.
+        Builds what runs the loaded model, on the thread; `stages` is told of what it measures.
     on_death
         Called once, on the thread, if its loop breaks.
+    progress
+        Whether those who wait for something long draw how far it is.
 
     Attributes
     ----------
@@ -53,8 +56,9 @@ class Owner:
         self,
         source: ModelSource,
         head: str,
-        make_runner: Callable[[LoadedModel], Runner],
+        make_runner: Callable[..., Runner],
         on_death: Callable[[str], None],
+        progress: bool = False,
     ) -> None:
         self.loaded: LoadedModel | None = None
         self.runner: Runner | None = None
@@ -62,6 +66,7 @@ class Owner:
         self._model = (source.path, source.name, head, shipped_name(source))
         self._build = make_runner
         self._on_death = on_death
+        self._telling, self._progress = Telling(), progress
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._draining = self._stopping = False
         self._load_error: BaseException | None = None
@@ -88,7 +93,9 @@ class Owner:
             # The interpreter must not end under a thread that is inside MLX.
             atexit.register(self.stop)
             self._thread.start()
-            wait_for(self._ready)
+            with self._telling.drawn(self._progress) as draw:
+                while not self._ready.wait(SLICE_S):
+                    draw()
         except BaseException:
             self.request_stop()
             raise
@@ -104,8 +111,15 @@ class Owner:
         """Have `mail` run on the thread, between two quanta."""
         self._mail.put(mail)
 
-    def ask(self, question: Callable[[Runner], Answer]) -> Answer:
+    def ask(self, question: Callable[[Runner], Answer], *, long: bool = False) -> Answer:
         """Have a question answered on the thread, between two quanta, and wait for it.
+
+        Parameters
+        ----------
+        question
+            What is asked.
+        long
+            Whether something may have to be measured for it, which is drawn then.
 
         Raises
         ------
@@ -122,12 +136,14 @@ class Owner:
                 answer.set_exception(error)
 
         self.post(mail)
-        while True:
-            try:
-                return answer.result(SLICE_S)
-            except FutureTimeout:
-                if not self._thread.is_alive() and not answer.done():
-                    raise EngineClosed("the engine ended before it could answer") from None
+        with self._telling.drawn(long and self._progress) as draw:
+            while True:
+                try:
+                    return answer.result(SLICE_S)
+                except FutureTimeout:
+                    draw()
+                    if not self._thread.is_alive() and not answer.done():
+                        raise EngineClosed("the engine ended before it could answer") from None
 
     def request_stop(self) -> None:
         """Have the thread end the open requests and let the model go."""
@@ -175,8 +191,8 @@ class Owner:
 
     def _make_runner(self) -> Runner:
         try:
-            loaded = load(*self._model)
-            runner = self._build(loaded)
+            loaded = load(*self._model, stages=self._telling.stage)
+            runner = self._build(loaded, stages=self._telling.stage)
             self.loaded = runner.loaded
             runner.between = lambda: self._between(runner)
             return runner

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mtplx_kernel.decoding.logprob import TokenLogprob as TokenLogprob
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
+from mtplx_kernel.decoding.text import Decodes as Decodes
+from mtplx_kernel.decoding.text import TextStream as TextStream
 from mtplx_kernel.engine.slices import SLICE_S, wait_for
 from mtplx_kernel.engine.stats import GenerationStats
 from mtplx_kernel.engine.timeline import DecodeWindow

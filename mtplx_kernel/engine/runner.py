@@ -25,6 +25,7 @@ from mtplx_kernel.errors import RequestFailed
 from mtplx_kernel.models import blas
 from mtplx_kernel.models.head import HeadFacts
 from mtplx_kernel.models.load import LoadedModel
+from mtplx_kernel.models.progress import Stages, untold
 from mtplx_kernel.models.threads import pinned_threads
 from mtplx_kernel.scheduling.cohort import CohortPolicy
 from mtplx_kernel.scheduling.hyper import HyperPolicy
@@ -48,6 +49,8 @@ class Runner:
         Budget of the prefix cache; 0 for none.
     clock
         Seconds of one monotonic clock.
+    stages
+        Told of what is measured.
 
     Attributes
     ----------
@@ -73,10 +76,11 @@ class Runner:
         memory_gb: float | None = None,
         prefix_mb: float = 0,
         clock: Callable[[], float] = time.perf_counter,
+        stages: Stages = untold,
     ) -> None:
-        self._clock = clock
+        self._clock, self._stages = clock, stages
         self._timeline = timeline
-        self.fit, caches, self._head_caches = fit(loaded)
+        self.fit, caches, self._head_caches = fit(loaded, stages)
         self.head_reason: str | None = None
         if loaded.head is not None and self._head_caches is None:
             self.head_reason = f"the head in {loaded.head.facts.source} does not draft: "
@@ -189,7 +193,7 @@ class Runner:
 
     def measure_width(self, width: int) -> None:
         """Find out what batches up to a width cost, unless it is known."""
-        self.fit = measure_width(self.loaded, self.fit, width)
+        self.fit = measure_width(self.loaded, self.fit, width, self._stages)
         if self._drafter is not None:
             self._drafter.costs = self.fit.costs
 

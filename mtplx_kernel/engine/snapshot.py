@@ -164,19 +164,22 @@ def view(
 ) -> TimelineView:
     """What some requests and the cohorts in which they were looked like at a time."""
     named = {cohort.cohort_id: cohort for cohort in cohorts}
-    ordered = sorted(windows, key=lambda w: _place(w, named.get(w.cohort_id or "")))
+    # The owner thread goes on meanwhile: who is in which cohort is read once.
+    placed = [(w, named.get(w.cohort_id or "")) for w in windows]
+    placed.sort(key=lambda pair: _place(*pair))
+    ordered = [w for w, _ in placed]
     refills = set[str]()
     seen = []
-    for name, group in groupby(ordered, key=lambda w: w.cohort_id or ""):
-        cohort = named.get(name)
+    for name, group in groupby(placed, key=lambda pair: pair[1] and pair[1].cohort_id):
+        cohort = named.get(name or "")
         if cohort is None:
             continue
-        members = list(group)
+        members = [w for w, _ in group]
         late = _refills(members)
         refills |= late
         seen.append(
             CohortView(
-                cohort_id=name,
+                cohort_id=cohort.cohort_id,
                 key=cohort.key,
                 sealed=cohort.sealed,
                 ended=cohort.ended,
@@ -212,9 +215,7 @@ def view(
 
 def _place(window: DecodeWindow, cohort: CohortRecord | None) -> tuple[float, str]:
     """What orders the lines: cohorts as they were sealed, and between them who is in none."""
-    if cohort is None:
-        return window.submitted, window.cohort_id or ""
-    return cohort.sealed, cohort.cohort_id
+    return (window.submitted, "") if cohort is None else (cohort.sealed, cohort.cohort_id)
 
 
 def _refills(members: Sequence[DecodeWindow]) -> set[str]:
@@ -227,11 +228,12 @@ def _refills(members: Sequence[DecodeWindow]) -> set[str]:
 
 def _request(window: DecodeWindow, now: float, refill: bool) -> RequestView:
     # The owner thread goes on meanwhile: what is read first is never ahead of what is read later.
-    first, ended = window.first_token, window.ended
+    # It writes the reason of an end last, so that with a reason all else is final.
+    reason, ended, first = window.finish_reason, window.ended, window.first_token
     until = now if ended is None else ended
     rate = window.decode_tok_s
     if rate is None and first is not None and ended is None and until > first:
-        rate = (window.completion_tokens - window.first_block) / (until - first) or None
+        rate = (window.completion_tokens - window.first_block) / (until - first)
     return RequestView(
         request_id=window.request_id,
         scheduler_mode=window.scheduler_mode,
@@ -243,7 +245,7 @@ def _request(window: DecodeWindow, now: float, refill: bool) -> RequestView:
         refill=refill,
         submitted=window.submitted,
         ended=ended,
-        finish_reason=window.finish_reason,
+        finish_reason=reason,
         prompt_tokens=window.prompt_tokens,
         cached_tokens=window.cached_tokens,
         completion_tokens=window.completion_tokens,
@@ -251,7 +253,7 @@ def _request(window: DecodeWindow, now: float, refill: bool) -> RequestView:
         drafted=sum(window.drafted_by_depth),
         accepted=sum(window.accepted_by_depth),
         tokens_per_cycle=window.tokens_per_cycle,
-        decode_tok_s=rate,
+        decode_tok_s=rate if rate and rate > 0 else None,
         segments=tuple(_segments(window.submitted, window.prefill_started, first, until)),
         steps=() if first is None else tuple(window.cycles.steps(STEPS, first)),
     )
@@ -262,7 +264,7 @@ def _segments(
 ) -> Iterable[Segment]:
     yield Segment("queued", submitted, until if prefill is None else prefill)
     if prefill is not None:
-        yield Segment("prefill", prefill, until if first is None else first)
+        yield Segment("prefill", prefill, max(prefill, until) if first is None else first)
     if first is not None:
         yield Segment("decode", first, max(first, until))
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from mtplx_kernel.engine.snapshot import SHOWN, CohortView, Flow, RequestView, Segment, TimelineView
 from mtplx_kernel.engine.snapshot import view as view_of
-from mtplx_kernel.engine.trace import Cycle, Cycles, Origin, Step, last_kind, origins
+from mtplx_kernel.engine.trace import Cycle, Cycles, Origin, Remembered, Step, last_kind, origins
 from mtplx_kernel.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "DecodeWindow",
     "Flow",
     "Origin",
+    "Remembered",
     "RequestView",
     "Segment",
     "Step",
@@ -148,7 +150,8 @@ class Timeline:
     def __init__(self, capacity: int = TIMELINE_CAPACITY) -> None:
         self._windows: deque[DecodeWindow] = deque(maxlen=capacity)
         self._cohorts: deque[CohortRecord] = deque(maxlen=capacity)
-        self._flow: deque[list[float]] = deque(maxlen=FLOW_KEPT)
+        self._flow: deque[Flow] = deque(maxlen=FLOW_KEPT)
+        self._opened = 0
         self._lock = threading.Lock()
 
     def form(self, cohort: CohortRecord) -> None:
@@ -164,6 +167,7 @@ class Timeline:
     def open(self, window: DecodeWindow) -> None:
         """Remember a request from now on; its window fills in as it runs."""
         with self._lock:
+            self._opened += 1
             self._windows.append(window)
             old = self._windows[-TRACED - 1] if len(self._windows) > TRACED else None
         if old is not None and old.ended is not None:
@@ -184,6 +188,11 @@ class Timeline:
         with self._lock:
             return any(window.ended is None for window in reversed(self._windows))
 
+    @property
+    def opened(self) -> int:
+        """How many requests there have been, forgotten ones too."""
+        return self._opened
+
     def count(self, start: float, end: float, tokens: int) -> None:
         """Add the tokens of one forward, over all its rows, to the total rate (owner thread).
 
@@ -193,16 +202,16 @@ class Timeline:
             for n in range(int(start // FLOW_S), int(end // FLOW_S) + 1):
                 edge = n * FLOW_S
                 covered = min(end, edge + FLOW_S) - max(start, edge)
-                share = covered / (end - start) if end > start else 1.0
-                if self._flow and self._flow[-1][0] == edge:
-                    self._flow[-1][1] += tokens * share
+                share = tokens * (covered / (end - start) if end > start else 1.0)
+                if self._flow and self._flow[-1].start == edge:
+                    self._flow[-1] = Flow(edge, FLOW_S, self._flow[-1].tokens + share)
                 elif share:
-                    self._flow.append([edge, tokens * share])
+                    self._flow.append(Flow(edge, FLOW_S, share))
 
     def flow(self) -> list[Flow]:
         """The tokens of all requests by the time in which they came, where any did."""
         with self._lock:
-            return [Flow(start, FLOW_S, tokens) for start, tokens in self._flow]
+            return list(self._flow)
 
     def snapshot(self, since: float | None = None, *, most: int = SHOWN) -> TimelineView:
         """What there is to see now, as plain numbers and strings.
@@ -213,16 +222,20 @@ class Timeline:
             Leave out requests that ended before this time, in seconds of `time.perf_counter()`;
             `order` still names them.
         most
-            How many requests, the newest; cohorts of which none is left are left out too.
+            How many requests, the newest, beside older ones that have not ended; cohorts of which
+            none is left are left out too.
         """
-        now = time.perf_counter()
-        return view_of(self.windows()[-most:], self.cohorts(), self.flow(), now, since)
+        windows, cohorts, flow = self.windows(), self.cohorts(), self.flow()
+        older = [window for window in windows[:-most] if window.ended is None]
+        return view_of([*older, *windows[-most:]], cohorts, flow, time.perf_counter(), since)
 
-    def plot(self, *, width: float = 900, dark: bool = False) -> Figure:
-        """Draw it.
+    def plot(self, *, most: int = SHOWN, width: float = 900, dark: bool = False) -> Figure:
+        """Draw it; where it is a cell's value, a notebook shows the picture.
 
         Parameters
         ----------
+        most
+            How many requests, as in `snapshot`.
         width
             In pixels.
         dark
@@ -234,7 +247,21 @@ class Timeline:
         """
         from mtplx_kernel.widgets.static import figure
 
-        return figure(self.snapshot(), width, dark=dark)
+        return figure(self.snapshot(most=most), width, dark=dark)
+
+    def draw(self, axes: Axes, *, most: int = SHOWN, dark: bool = False) -> None:
+        """Draw the lines of requests into axes of yours, for several pictures side by side.
+
+        Parameters
+        ----------
+        axes
+            Those of a matplotlib figure; their limits and ticks are set.
+        most, dark
+            As in `plot`.
+        """
+        from mtplx_kernel.widgets.static import draw
+
+        draw(axes, self.snapshot(most=most), dark=dark)
 
     def to_frame(self) -> Any:
         """The remembered requests as a pandas data frame, one a row, oldest first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 CYCLES_KEPT = 4096
@@ -30,7 +30,7 @@ class Cycle:
     drafter
         Who drafted: head, lookup, pool, grammar, or the name of another; None where nobody did.
     rows
-        Rows of its forward.
+        Requests that shared its forward; twins of its own are not counted.
     """
 
     at: float
@@ -82,59 +82,98 @@ class Step:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What is known of one request's cycles at one moment.
+
+    Attributes
+    ----------
+    cycles
+        The last ones.
+    token_ids
+        What they gave, without an end token.
+    dropped, dropped_tokens
+        How many cycles before them are forgotten, and how many tokens without an end token those
+        had.
+    """
+
+    cycles: list[Cycle]
+    token_ids: list[int]
+    dropped: int
+    dropped_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Arrays that are only added to, behind what was forgotten before they were made."""
+
+    times: array[float] = field(default_factory=lambda: array("d"))
+    numbers: array[int] = field(default_factory=lambda: array("H"))
+    ids: array[int] = field(default_factory=lambda: array("i"))
+    dropped: int = 0
+    dropped_tokens: int = 0
+
+
 class Cycles:
     """The last cycles of one request, as arrays of numbers: 18 bytes each, and 4 a token.
 
     One thread records; any may read. What a reader copies is a state that there was: numbers are
     added before the times that count them, and what is forgotten is left behind in the old arrays.
-
-    Attributes
-    ----------
-    dropped, dropped_tokens
-        How many cycles are forgotten, and how many tokens they had.
     """
 
-    __slots__ = ("_drafters", "_kept", "dropped", "dropped_tokens")
+    __slots__ = ("_drafters", "_kept")
 
     def __init__(self) -> None:
-        self.dropped = self.dropped_tokens = 0
         self._drafters: list[str] = []
-        self._kept = array("d"), array("H"), array("i")
+        self._kept = _Kept()
 
     def record(self, cycle: Cycle, ids: Sequence[int]) -> None:
         """Add a cycle and the ids that it gave, without an end token."""
-        times, numbers, kept = self._kept
-        if len(times) >= CYCLES_KEPT:
+        if len(self._kept.times) >= CYCLES_KEPT:
             self._forget(FORGOTTEN_AT_ONCE)
-            times, numbers, kept = self._kept
-        kept.extend(ids)
-        numbers.extend(
+        kept = self._kept
+        kept.ids.extend(ids)
+        kept.numbers.extend(
             (cycle.drafted, cycle.accepted, cycle.tokens, self._number(cycle.drafter), cycle.rows)
         )
-        times.append(cycle.at)
+        kept.times.append(cycle.at)
 
     def forget(self) -> None:
         """Give the memory back; later cycles are recorded as ever."""
         self._forget(len(self))
 
     def __len__(self) -> int:
-        return len(self._kept[0])
+        return len(self._kept.times)
 
     def __iter__(self) -> Iterator[Cycle]:
-        times, numbers, _ = self._copied()
-        drafters = [None, *self._drafters]
-        for i, at in enumerate(times):
-            drafted, accepted, tokens, drafter, rows = numbers[i * NUMBERS : (i + 1) * NUMBERS]
-            yield Cycle(at, drafted, accepted, tokens, drafters[drafter], rows)
+        return iter(self.remembered().cycles)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} cycles, {self.dropped} forgotten>"
+        return f"<{len(self)} cycles, {self._kept.dropped} forgotten>"
+
+    @property
+    def recorded(self) -> int:
+        """How many cycles there were, forgotten ones too."""
+        kept = self._kept
+        return kept.dropped + len(kept.times)
 
     @property
     def token_ids(self) -> list[int]:
         """The ids of the remembered cycles, without an end token."""
-        _, _, ids = self._copied()
-        return ids.tolist()
+        return self.remembered().token_ids
+
+    def remembered(self) -> Remembered:
+        """All of it, as it is now."""
+        kept = self._kept
+        times = kept.times[:]
+        numbers = kept.numbers[: len(times) * NUMBERS].tolist()
+        drafters = [None, *self._drafters]
+        cycles = []
+        for i, at in enumerate(times):
+            drafted, accepted, tokens, drafter, rows = numbers[i * NUMBERS : (i + 1) * NUMBERS]
+            cycles.append(Cycle(at, drafted, accepted, tokens, drafters[drafter], rows))
+        ids = kept.ids[: sum(numbers[2::NUMBERS])].tolist()
+        return Remembered(cycles, ids, kept.dropped, kept.dropped_tokens)
 
     def steps(self, most: int, start: float) -> list[Step]:
         """The remembered cycles in at most `most` steps of equally many, a power of two.
@@ -144,7 +183,9 @@ class Cycles:
         start
             When the first cycle began.
         """
-        times, numbers, _ = self._copied()
+        kept = self._kept
+        times = kept.times[:]
+        numbers = kept.numbers[: len(times) * NUMBERS]
         each = 1
         while len(times) > each * most:
             each *= 2
@@ -157,19 +198,17 @@ class Cycles:
             start = times[last]
         return found
 
-    def _copied(self) -> tuple[array[float], array[int], array[int]]:
-        """The times, and of numbers and ids at least as many as they count."""
-        times, numbers, ids = self._kept
-        times = times[:]
-        numbers = numbers[: len(times) * NUMBERS]
-        return times, numbers, ids[:]
-
     def _forget(self, count: int) -> None:
-        times, numbers, ids = self._kept
-        tokens = sum(numbers[2 : count * NUMBERS : NUMBERS])
-        self._kept = times[count:], numbers[count * NUMBERS :], ids[tokens:]
-        self.dropped += count
-        self.dropped_tokens += tokens
+        kept = self._kept
+        tokens = sum(kept.numbers[2 : count * NUMBERS : NUMBERS])
+        self._kept = _Kept(
+            kept.times[count:],
+            kept.numbers[count * NUMBERS :],
+            kept.ids[tokens:],
+            kept.dropped + count,
+            # An end token is counted, but has no id.
+            kept.dropped_tokens + min(tokens, len(kept.ids)),
+        )
 
     def _number(self, drafter: str | None) -> int:
         if drafter is None:
@@ -179,17 +218,16 @@ class Cycles:
         return self._drafters.index(drafter) + 1
 
 
-def origins(cycles: Cycles | Iterable[Cycle]) -> list[Origin]:
+def origins(cycles: Cycles | Remembered | Iterable[Cycle]) -> list[Origin]:
     """How each token of some cycles came, the end token included.
 
     Tokens of cycles that a request has forgotten come first, as unknown.
     """
-    found: list[Origin] = []
-    number = 0
-    if isinstance(cycles, Cycles):
-        found += [Origin("unknown", 0, -1)] * cycles.dropped_tokens
-        number = cycles.dropped
-    for n, cycle in enumerate(cycles, number):
+    known = cycles.remembered() if isinstance(cycles, Cycles) else cycles
+    if not isinstance(known, Remembered):
+        known = Remembered(list(known), [], 0, 0)
+    found = [Origin("unknown", 0, -1)] * known.dropped_tokens
+    for n, cycle in enumerate(known.cycles, known.dropped):
         found += [Origin("accepted", depth, n) for depth in range(1, cycle.accepted + 1)]
         found += [Origin(last_kind(cycle), 0, n)] * (cycle.tokens - cycle.accepted)
     return found

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -205,18 +206,10 @@ def _hub_listings() -> Iterator[ModelListing]:
 def _hub_folder(name: str, progress: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
-    from tqdm.asyncio import tqdm_asyncio
-
-    class SilentBar(tqdm_asyncio):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "disable": True})
 
     try:
-        return Path(
-            snapshot_download(
-                name, allow_patterns=_HUB_FILES, tqdm_class=None if progress else SilentBar
-            )
-        )
+        with _hub_bars(name, progress) as bars:
+            return Path(snapshot_download(name, allow_patterns=_HUB_FILES, tqdm_class=bars))
     except RepositoryNotFoundError as err:
         raise ModelNotFound(
             f"the Hugging Face hub has no {name!r} that you may read; {_allowed()}"
@@ -226,6 +219,36 @@ def _hub_folder(name: str, progress: bool) -> Path:
             f"{name} is not whole in the local Hugging Face cache and could not be downloaded"
             f" ({type(err).__name__}); check the network and load again, or give a local folder"
         ) from err
+
+
+@contextmanager
+def _hub_bars(name: str, progress: bool) -> Iterator[Any]:
+    """Give a class for the bars of a snapshot's download, which makes one of them to be seen.
+
+    The hub's client counts files, bytes on the line and bytes on the disk; the last are shown.
+    """
+    from mtplx_kernel.models.progress import ProgressBar
+
+    made: list[ProgressBar] = []
+
+    class HubBar(ProgressBar):
+        def __init__(self, iterable: Any = None, **look: Any) -> None:
+            shown = "incomplete total" in (look.get("desc") or "")
+            look |= {"desc": f"fetching {name}", "bar_format": None, "disable": False}
+            super().__init__(iterable, wanted=progress and shown, **look)
+            made.append(self)
+
+        def set_description(self, desc: str | None = None, refresh: bool | None = True) -> None:
+            """Leave it as it is."""
+
+        def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:
+            """Leave it as it is, too."""
+
+    try:
+        yield HubBar
+    finally:
+        for bar in made:
+            bar.close()
 
 
 def _unknown(name: str) -> str:

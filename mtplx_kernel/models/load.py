@@ -16,6 +16,7 @@ from mtplx_kernel.models import blas
 from mtplx_kernel.models.dense import dense as dense
 from mtplx_kernel.models.elementwise import speed_up
 from mtplx_kernel.models.head import AUTO, LoadedHead, load_head
+from mtplx_kernel.models.progress import Stages, untold
 from mtplx_kernel.models.target import Target
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
@@ -55,7 +56,13 @@ class LoadedModel:
     head: LoadedHead | None = None
 
 
-def load(folder: Path, name: str, head: str = AUTO, shipped: str | None = None) -> LoadedModel:
+def load(
+    folder: Path,
+    name: str,
+    head: str = AUTO,
+    shipped: str | None = None,
+    stages: Stages = untold,
+) -> LoadedModel:
     """Load an mlx-lm folder.
 
     Parameters
@@ -66,6 +73,8 @@ def load(folder: Path, name: str, head: str = AUTO, shipped: str | None = None) 
         What the user calls it.
     head, shipped
         Which head drafts for it: see `mtplx_kernel.models.head.load_head`.
+    stages
+        Told of the reading.
 
     Raises
     ------
@@ -75,7 +84,8 @@ def load(folder: Path, name: str, head: str = AUTO, shipped: str | None = None) 
     blas.ensure()
     on_gpu = mx.default_device().type == mx.DeviceType.gpu
     try:
-        model, config = load_model(folder, get_model_classes=classes_without_head)
+        model, config = load_model(folder, lazy=True, get_model_classes=classes_without_head)
+        _read(model, name, stages)
         tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
         precision = _precision(model, config)
         if not on_gpu:
@@ -101,6 +111,16 @@ def load(folder: Path, name: str, head: str = AUTO, shipped: str | None = None) 
     )
     loaded_head = load_head(head, folder, name, config, target, on_gpu=on_gpu, shipped=shipped)
     return LoadedModel(facts, target, tokenizer, loaded_head)
+
+
+def _read(model: Any, name: str, stages: Stages) -> None:
+    """Read the weights, which were only named so far."""
+    arrays: Any = tree_flatten(model.parameters(), destination={})
+    with stages(sum(a.nbytes for a in arrays.values()), f"loading {Path(name).name}", "B") as tick:
+        mx.async_eval(arrays)  # several are read at once
+        for array in arrays.values():
+            mx.eval(array)
+            tick(array.nbytes)
 
 
 def _precision(model: Any, config: dict[str, Any]) -> str:

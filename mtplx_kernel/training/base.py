@@ -17,6 +17,7 @@ from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
 from mtplx_kernel.models import blas
 from mtplx_kernel.models.head import NONE
 from mtplx_kernel.models.load import load
+from mtplx_kernel.models.progress import Stages, untold
 from mtplx_kernel.models.target import Target
 
 LOWER_TAPS = (0.3, 0.63)
@@ -52,15 +53,22 @@ class Base:
         return int(self.norm.size)
 
 
-def load_base(folder: Path) -> Base:
+def load_base(folder: Path, stages: Stages = untold) -> Base:
     """Load a model folder without quantisation: products of many rows are faster then.
+
+    Parameters
+    ----------
+    folder
+        Of an mlx-lm model.
+    stages
+        Told of the reading.
 
     Raises
     ------
     ModelUnusable
         If it cannot be loaded, or its hidden states cannot be read.
     """
-    loaded = load(folder, folder.name, NONE)
+    loaded = load(folder, folder.name, NONE, stages=stages)
     model = loaded.target.model
     if loaded.facts.device == "gpu":
         model = dequantize_model(model)

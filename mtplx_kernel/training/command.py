@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.probe:
             probe(chosen.model, options)
         else:
-            distill(chosen.model, chosen.out, options)
+            distill(chosen.model, chosen.out, options, say=say)
     except MTPLXError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -44,6 +44,11 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 130
     return 0
+
+
+def say(line: str) -> None:
+    """Put a line on what is done where errors go: into a log, if there is one."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

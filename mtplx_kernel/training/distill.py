@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mtplx_kernel.engine.memory import budget
 from mtplx_kernel.errors import InvalidRequest
 from mtplx_kernel.heads.distilled import DistilledHead, load_distilled, save_distilled
+from mtplx_kernel.models.progress import Stages, draw, untold
 from mtplx_kernel.training import card
 from mtplx_kernel.training.base import Base, load_base, new_head
 from mtplx_kernel.training.evaluate import Evaluation, answer, evaluate
@@ -105,7 +106,14 @@ class Options:
         return {k: v for k, v in asdict(self).items() if k not in free}
 
 
-def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
+def distill(
+    model: Path,
+    out: Path,
+    options: Options,
+    *,
+    progress: bool = True,
+    say: Callable[[str], object] = lambda line: None,
+) -> dict[str, Any]:
     """Make a head for a model; what an earlier run in the same folder finished is used again.
 
     Parameters
@@ -116,6 +124,10 @@ def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
         Gets head.safetensors, README.md and metrics.json, and the files to go on from.
     options
         How much and how long.
+    progress
+        Show progress bars where somebody watches.
+    say
+        Takes a line on each part that is done, and where there is no bar, some on the training.
 
     Returns
     -------
@@ -134,8 +146,9 @@ def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
     begin = None if options.begin is None else _file(options.begin)
     settings = {"model": model.name, **options.lasting()}
     _refuse_other(out / "settings.json", settings)
+    stages = draw if progress else untold
     with _stop_requests() as asked:
-        base = load_base(model)
+        base = load_base(model, stages)
         _limit_memory()
         known = None if begin is None else load_head(base, begin)
         out.mkdir(parents=True, exist_ok=True)
@@ -143,24 +156,36 @@ def distill(model: Path, out: Path, options: Options) -> dict[str, Any]:
         roles = find_roles(base.tokenizer, base.end_ids)
         metrics: dict[str, Any] = {"model": model.name, "options": asdict(options)}
         metrics["before"] = [] if begin is None else _before(begin)
-        text = _text(base, roles, out / "data.safetensors", options, asked)
+        run = _Run(options, lambda: bool(asked), stages, say)
+        text = _text(base, roles, out / "data.safetensors", run)
         metrics["text"] = text.figures
         head = _fresh(base, text, options) if known is None else _trainable(known)
         columns = head.vocabulary.size
         share = covered(text, base.target.vocabulary, head.vocabulary)
         metrics["draft_vocabulary"] = {"ids": columns, "covers": round(share, 4)}
         base.target.tap(head.taps)
-        metrics["training"] = _train(base, head, text, out, options, asked)
+        metrics["training"] = _train(base, head, text, out, run, progress=progress)
         path = out / "head.safetensors"
         _save(path, head, base)
-        judged = _judge(base, path, roles, columns, options) if options.judged else []
+        judged = _judge(base, path, roles, columns, run) if options.judged else []
     metrics["evaluation"] = [asdict(e) for e in judged]
     (out / "metrics.json").write_text(json.dumps(metrics, indent=1))
     (out / "README.md").write_text(card.write(metrics, model))
     return metrics
 
 
-def _text(base: Base, roles: Roles | None, path: Path, options: Options, asked: list[int]) -> Text:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all parts of a distillation are told: whether to stop, and who hears of them."""
+
+    options: Options
+    stopped: Callable[[], bool]
+    stages: Stages
+    say: Callable[[str], object]
+
+
+def _text(base: Base, roles: Roles | None, path: Path, run: _Run) -> Text:
+    options = run.options
     if path.exists():
         return read_text(path)
     started = time.monotonic()
@@ -171,14 +196,15 @@ def _text(base: Base, roles: Roles | None, path: Path, options: Options, asked: 
         length=min(options.conversation, options.length),
         rows=writing_rows(base, options),
         seed=options.seed,
-        stopped=lambda: bool(asked),
+        stopped=run.stopped,
+        stages=run.stages,
     )
     seconds = time.monotonic() - started
     text = joined(text, options.length)
     text.figures["seconds"] = round(seconds, 1)
     save_text(path, text)
     mx.clear_cache()
-    _say(f"wrote {text.figures}, {text.figures['tokens_written'] / seconds:.0f} tokens/s")
+    run.say(f"wrote {text.figures}, {text.figures['tokens_written'] / seconds:.0f} tokens/s")
     return text
 
 
@@ -213,8 +239,9 @@ def _before(begin: Path) -> list[dict[str, Any]]:
 
 
 def _train(
-    base: Base, head: DistilledHead, text: Text, out: Path, options: Options, asked: list[int]
+    base: Base, head: DistilledHead, text: Text, out: Path, run: _Run, *, progress: bool
 ) -> dict[str, Any]:
+    options = run.options
     features = Features(base, text.tokens, text.sampled, options.rows, cache_budget(options))
     if not len(features):
         raise InvalidRequest(
@@ -225,16 +252,24 @@ def _train(
     plan = Plan(options.depth, options.minutes, options.steps, options.seed, late, options.aim)
     try:
         return train(
-            base, head, features, plan, out / "checkpoint.safetensors", stopped=lambda: bool(asked)
+            base,
+            head,
+            features,
+            plan,
+            out / "checkpoint.safetensors",
+            stopped=run.stopped,
+            progress=progress,
+            say=run.say,
         )
     except Interrupted:
         raise KeyboardInterrupt from None
 
 
 def _judge(
-    base: Base, path: Path, roles: Roles | None, columns: int, options: Options
+    base: Base, path: Path, roles: Roles | None, columns: int, run: _Run
 ) -> list[Evaluation]:
     """Judge the head as it was saved."""
+    options = run.options
     head = load_head(base, path)
     prompts = [
         p
@@ -244,10 +279,21 @@ def _judge(
     sizes = sorted({min(columns, n) for n in (4096, 8192, 16384, columns)})
     found = []
     for temperature in options.temperatures:
-        answers = answer(base, roles, head.vocabulary, temperature, prompts=prompts)
-        for size in sizes:
-            found.append(evaluate(base, head, answers, size))
-            _say(f"T {temperature}, {size} ids: {found[-1].overall}")
+        answers = answer(
+            base,
+            roles,
+            head.vocabulary,
+            temperature,
+            prompts=prompts,
+            stopped=run.stopped,
+            stages=run.stages,
+        )
+        with run.stages(len(sizes), f"judging at temperature {temperature}", "size") as tick:
+            for size in sizes:
+                found.append(evaluate(base, head, answers, size))
+                tick(1)
+        for seen in found[-len(sizes) :]:
+            run.say(f"T {temperature}, {seen.columns} ids: {seen.overall}")
     return found
 
 
@@ -333,10 +379,6 @@ def _stop_requests() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

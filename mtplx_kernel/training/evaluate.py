@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from mtplx_kernel.heads.distilled import DistilledHead
+from mtplx_kernel.models.progress import Stages, untold
 from mtplx_kernel.training.base import Base
 from mtplx_kernel.training.heldout import HELD_OUT, HeldOut
 from mtplx_kernel.training.loops import loop_starts
@@ -100,7 +101,8 @@ def answer(
     prompts: Sequence[HeldOut] = HELD_OUT,
     longest: int = LONGEST_ANSWER,
     seed: int = 0,
-    tick: Callable[[int], object] = lambda step: None,
+    stopped: Callable[[], bool] = lambda: False,
+    stages: Stages = untold,
 ) -> Answers:
     """Let the model answer prompts.
 
@@ -116,13 +118,22 @@ def answer(
         What to answer, in how many tokens at most.
     seed
         Of the noise.
-    tick
-        Called after each step.
+    stopped
+        Asked between steps; if so, KeyboardInterrupt is raised.
+    stages
+        Told of the steps.
     """
     rows = [Start(_ids(base, roles, p.text), True, temperature) for p in prompts]
     length = max(len(row.ids) for row in rows) + longest
     key = mx.random.key(seed)
-    rolled = roll(base.target, rows, length, roles=roles, key=key, tick=tick)
+    with stages(length - 1, f"judging at temperature {temperature}", "step") as done:
+
+        def tick(_: int) -> None:
+            done(1)
+            if stopped():
+                raise KeyboardInterrupt
+
+        rolled = roll(base.target, rows, length, roles=roles, key=key, tick=tick)
     tokens = np.array(rolled.tokens)
     ends = np.isin(tokens, list(roles.ends if roles else base.end_ids))
     starts = [len(row.ids) for row in rows]

@@ -12,8 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from tqdm import tqdm
 
+from mtplx_kernel.models.progress import Stages, untold
 from mtplx_kernel.training.base import Base
 from mtplx_kernel.training.data import holds_any, make_starts
 from mtplx_kernel.training.heldout import HELD_OUT
@@ -53,6 +53,7 @@ def write_text(
     rows: int,
     seed: int,
     stopped: Callable[[], bool] = lambda: False,
+    stages: Stages = untold,
 ) -> Text:
     """Let the model write conversations.
 
@@ -70,18 +71,20 @@ def write_text(
         Of everything random.
     stopped
         Asked between steps; if so, KeyboardInterrupt is raised.
+    stages
+        Told of the writing.
     """
     total = max(1, -(-tokens // length))
     rng, keys = random.Random(seed), mx.random.key(seed)
     parts: list[tuple[Any, Any]] = []
-    with tqdm(total=total * length, desc="write", unit="tok", unit_scale=True, disable=None) as bar:
+    with stages(total * length, "writing", "tok") as written_more:
         for first in range(0, total, rows):
             count = min(rows, total - first)
             starts = make_starts(base.tokenizer, roles, count, length, rng)
             keys, key = mx.random.split(keys)
 
             def tick(_: int, count: int = count) -> None:
-                bar.update(count)
+                written_more(count)
                 if stopped():
                     raise KeyboardInterrupt
 

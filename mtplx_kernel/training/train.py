@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,9 +15,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
-from tqdm import tqdm
 
 from mtplx_kernel.heads.distilled import DistilledHead
+from mtplx_kernel.models.progress import ProgressBar
 from mtplx_kernel.training.base import Base
 from mtplx_kernel.training.features import Features
 from mtplx_kernel.training.optimiser import Arrays, Rates, fresh
@@ -32,6 +31,7 @@ SOON = 0.05
 SECONDS_A_CHECKPOINT = 60.0
 SECONDS_A_LINE = 10.0
 STEPS_AHEAD = 2
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 
 
 class Interrupted(Exception):
@@ -87,6 +87,8 @@ def train(
     checkpoint: Path,
     *,
     stopped: Callable[[], bool] = lambda: False,
+    progress: bool = False,
+    say: Callable[[str], object] = lambda line: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Train a head in place, from a checkpoint if there is one.
@@ -103,6 +105,10 @@ def train(
         File that holds where training stands; left behind at the end.
     stopped
         Whether to stop now.
+    progress
+        Show a progress bar where somebody watches.
+    say
+        Takes a line on how it went, at the end; where there is no bar, every few seconds too.
     clock
         Seconds.
 
@@ -119,35 +125,35 @@ def train(
     place = _restore(checkpoint) or _start(head)
     step = Step(base, head, plan.depth, plan.rates, plan.aim)
     order = _Order(len(features), plan.seed)
-    journal = _Journal(plan, features, clock)
     waiting: deque[mx.array] = deque()
     saved = last = clock()
     first = True
-    while (progress := place.progress(plan)) < 1.0:
-        if stopped():
-            _save(checkpoint, place)
-            raise Interrupted
-        batch = features.batch(order.at(place.step))
-        report = journal.due(place)
-        place.parameters, place.state, figures = step(
-            place.parameters, place.state, batch, heat(progress), progress >= plan.late, report
-        )
-        mx.async_eval(place.parameters, place.state, figures)
-        waiting.append(figures)
-        if len(waiting) > STEPS_AHEAD:
-            mx.eval(waiting.popleft())
-        if first:
-            # A GPU's kernels are compiled in the first step: that is no training.
-            mx.eval(waiting.popleft())
-            first, last = False, clock()
-        now = clock()
-        place.step, place.seconds, last = place.step + 1, place.seconds + now - last, now
-        if report:
-            journal.write(place, figures, batch.tokens.size)
-        if now - saved >= SECONDS_A_CHECKPOINT:
-            _save(checkpoint, place)
-            saved = clock()
-    journal.close()
+    with _Journal(plan, features, clock, say, progress=progress) as journal:
+        while (share := place.progress(plan)) < 1.0:
+            if stopped():
+                _save(checkpoint, place)
+                raise Interrupted
+            batch = features.batch(order.at(place.step))
+            report = journal.due(place)
+            place.parameters, place.state, figures = step(
+                place.parameters, place.state, batch, heat(share), share >= plan.late, report
+            )
+            mx.async_eval(place.parameters, place.state, figures)
+            waiting.append(figures)
+            if len(waiting) > STEPS_AHEAD:
+                mx.eval(waiting.popleft())
+            if first:
+                # A GPU's kernels are compiled in the first step: that is no training.
+                mx.eval(waiting.popleft())
+                first, last = False, clock()
+            now = clock()
+            place.step, place.seconds, last = place.step + 1, place.seconds + now - last, now
+            journal.tick(place)
+            if report:
+                journal.write(place, figures, batch.tokens.size)
+            if now - saved >= SECONDS_A_CHECKPOINT:
+                _save(checkpoint, place)
+                saved = clock()
     _save(checkpoint, place)
     head.update(tree_unflatten(list(place.parameters.items())))
     mx.eval(head.parameters())
@@ -176,23 +182,39 @@ class _Order:
 
 
 class _Journal:
-    """Says how training goes: a bar for people, a line every few seconds for files."""
+    """Says how training goes: a bar for people, a line every few seconds where there is none."""
 
-    def __init__(self, plan: Plan, features: Features, clock: Callable[[], float]) -> None:
-        self._plan, self._features, self._clock = plan, features, clock
-        self._bar = tqdm(
-            total=100,
-            desc="train",
-            disable=None,
-            bar_format="{desc} {percentage:3.0f}% {bar} {postfix}",
-        )
+    def __init__(
+        self,
+        plan: Plan,
+        features: Features,
+        clock: Callable[[], float],
+        say: Callable[[str], object],
+        *,
+        progress: bool,
+    ) -> None:
+        self._plan, self._features, self._clock, self._say = plan, features, clock, say
+        self._bar = ProgressBar(wanted=progress, total=100, desc="training", bar_format=BAR)
         self._next = clock()
         self._before: tuple[int, float] | None = None
+        self._line = ""
         self.figures: dict[str, Any] = {}
+
+    def __enter__(self) -> _Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        drawn = not self._bar.disable
+        self._bar.close()
+        if drawn and self._line:
+            self._say(self._line)
 
     def due(self, place: Place) -> bool:
         last = self._plan.steps is not None and place.step + 1 == self._plan.steps
         return last or self._clock() >= self._next
+
+    def tick(self, place: Place) -> None:
+        self._bar.update(100 * place.progress(self._plan) - self._bar.n)
 
     def write(self, place: Place, figures: mx.array, tokens: int) -> None:
         alpha, kl = np.array(figures).round(3).tolist()
@@ -201,20 +223,17 @@ class _Journal:
         rate = (place.step - then[0]) * tokens / (now - then[1]) if now > then[1] else 0.0
         self._before, self._next = (place.step, now), now + SECONDS_A_LINE
         self.figures = {"alpha": alpha, "kl": kl, "tokens": place.step * tokens}
-        text = (
-            f"step {place.step}, {place.step * tokens / 1e6:.1f}M tokens, {rate / 1e3:.0f}k/s, "
+        self._line = (
+            f"train {place.progress(self._plan):.1%}: step {place.step}, "
+            f"{place.step * tokens / 1e6:.1f}M tokens, {rate / 1e3:.0f}k/s, "
             f"alpha {alpha}, KL {kl}, kept {self._features.kept_bytes / 2**30:.1f} GiB, "
             f"peak {mx.get_peak_memory() / 2**30:.1f} GiB"
         )
-        progress = place.progress(self._plan)
         if self._bar.disable:
-            print(f"train {progress:.1%}: {text}", file=sys.stderr, flush=True)
+            self._say(self._line)
         else:
-            self._bar.n = round(100 * progress)
-            self._bar.set_postfix_str(text)
-
-    def close(self) -> None:
-        self._bar.close()
+            drafts = " ".join(f"{a:.2f}" for a in alpha)
+            self._bar.set_postfix_str(f"step {place.step}, {rate / 1e3:.0f}k tok/s, {drafts}")
 
 
 def _start(head: DistilledHead) -> Place:

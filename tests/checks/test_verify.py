@@ -236,8 +236,18 @@ def test_without_a_draft_the_verdict_says_so(
     assert report.hyper.left_out == "no forks: the request drafts nothing"
 
 
+def test_draws_that_are_too_few_for_the_law_are_not_said_to_follow_it(engine: Engine) -> None:
+    report = verify(engine, prompts=1, max_tokens=3, draws=4)
+    assert report.passed
+    assert report.verdict.endswith(
+        "under hyper as under serial, 3 sampling laws not tested, for too few draws"
+    )
+    assert [law.fit.freedom for law in report.laws] == [0, 0, 0]
+    assert "too few draws" in str(report)
+
+
 def test_the_page_in_html_has_the_same_cells_and_no_markup_of_its_own(engine: Engine) -> None:
-    report = verify(engine, prompts=1, max_tokens=3, draws=10)
+    report = verify(engine, prompts=1, max_tokens=3, draws=20)
     broken = replace(report, model="<b>&", rows=(replace(report.rows[0], problem="<i>"),))
     page = broken._repr_html_()
     cells: list[str] = []

@@ -72,7 +72,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[int]:
     """A cache of its own, costs that are made up, and the numbers of rows that were measured."""
     rows_measured: list[int] = []
 
-    def lane(target: Any, rows: int, *, look_ahead: bool) -> tuple[CostCurve, bool]:
+    def lane(target: Any, rows: int, **_: Any) -> tuple[CostCurve, bool]:
         rows_measured.append(rows)
         seconds = tuple(0.001 * rows**0.5 * (1 + 0.1 * n) for n, _ in enumerate(LANE_BLOCKS))
         return CostCurve(LANE_BLOCKS, seconds), rows != 16

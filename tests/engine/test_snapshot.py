@@ -138,11 +138,70 @@ def test_a_long_session_has_few_parts_that_sum_up() -> None:
     assert rate_of(flow[:FLOWS], now=10_000.0).flow == tuple(flow[:FLOWS])
 
 
-def test_only_the_newest_are_shown() -> None:
+def test_the_newest_are_shown_and_whatever_has_not_ended() -> None:
     timeline = Timeline()
-    for name in "abc":
-        timeline.open(window(name, 0.0))
-    assert timeline.snapshot(most=2).order == ("b", "c")
+    for name in "abcde":
+        timeline.open(window(name, 0.0, 0.0, 0.0, 1.0))
+    timeline.windows()[1].ended = None
+    seen = timeline.snapshot(most=2)
+    assert (seen.order, seen.running) == (("b", "d", "e"), 1)
+
+
+def test_a_cohort_that_a_request_joins_meanwhile_is_told_once() -> None:
+    """The owner thread may write a cohort between any two looks at it."""
+
+    class Joining(DecodeWindow):
+        looks = 0
+
+        @property
+        def cohort_id(self) -> str | None:  # type: ignore[override]
+            Joining.looks += 1
+            return "x" if Joining.looks > 1 else None
+
+        @cohort_id.setter
+        def cohort_id(self, value: str | None) -> None:
+            pass
+
+    windows = [
+        window("a", 0.0, 1.0, cohort_id="x"),
+        Joining("b", 0.5),
+        window("c", 2.0, 2.0, cohort_id="x"),
+    ]
+    seen = view(windows, [cohort("x", 1.0)], [], now=3.0)
+    assert seen.order == ("b", "a", "c")
+    assert [c.members for c in seen.cohorts] == [("a", "c")]
+
+
+@pytest.mark.parametrize("look", range(8))
+def test_a_request_that_ends_meanwhile_is_told_as_open_or_whole(look: int) -> None:
+    """An end is written in steps, the reason last: whoever sees it sees all of the rest."""
+
+    class Ending(DecodeWindow):
+        looks = 0
+
+        def _read(self, value: Any) -> Any:
+            """The old value to so many looks; with the last of them the request ends."""
+            Ending.looks += 1
+            return value if Ending.looks > look + 1 else None
+
+        ended = property(lambda self: self._read(3.0), lambda *_: None)
+        finish_reason = property(lambda self: self._read("error"), lambda *_: None)
+
+    (told,) = view([Ending("a", 0.0, 1.0, 2.0)], [], [], now=4.0).requests
+    assert told.finish_reason is None or told.ended == 3.0
+
+
+def test_what_began_after_the_look_has_no_negative_time() -> None:
+    begun = window("a", 1.0, 2.5)
+    (told,) = view([begun], [], [], now=2.0).requests
+    assert [part.end - part.start for part in told.segments] == [1.5, 0.0]
+
+
+def test_the_rate_of_tokens_that_are_being_counted_is_not_negative() -> None:
+    begun = window("a", 1.0, 2.0, 3.0, first_block=4)
+    assert view([begun], [], [], now=4.0).requests[0].decode_tok_s is None
+    begun.completion_tokens = 10
+    assert view([begun], [], [], now=4.0).requests[0].decode_tok_s == 6.0
 
 
 def test_a_timeline_knows_whether_something_runs_and_finds_by_id() -> None:

@@ -11,7 +11,15 @@ import pytest
 
 import mtplx_kernel as mk
 from mtplx_kernel.engine.engine import Engine
-from mtplx_kernel.engine.timeline import Cycle, Cycles, DecodeWindow, Origin, Timeline, origins
+from mtplx_kernel.engine.timeline import (
+    Cycle,
+    Cycles,
+    DecodeWindow,
+    Origin,
+    Remembered,
+    Timeline,
+    origins,
+)
 from mtplx_kernel.engine.trace import CYCLES_KEPT, FORGOTTEN_AT_ONCE, Step
 from tests.engine.conftest import PROBE
 
@@ -43,7 +51,7 @@ def test_what_is_recorded_is_read_again() -> None:
     assert list(cycles) == given
     assert list(copy.deepcopy(cycles)) == given
     assert cycles.token_ids == [7, 8, 9, 10, 11, 12, 13]
-    assert (len(cycles), cycles.dropped, cycles.dropped_tokens) == (4, 0, 0)
+    assert cycles.remembered() == Remembered(given, cycles.token_ids, 0, 0)
 
 
 def test_each_token_has_an_origin() -> None:
@@ -75,7 +83,8 @@ def test_each_token_has_an_origin() -> None:
 def test_the_oldest_cycles_are_forgotten_and_counted() -> None:
     cycles = recorded(CYCLES_KEPT + 1)
     assert len(cycles) == CYCLES_KEPT + 1 - FORGOTTEN_AT_ONCE
-    assert (cycles.dropped, cycles.dropped_tokens) == (FORGOTTEN_AT_ONCE, 2 * FORGOTTEN_AT_ONCE)
+    known = cycles.remembered()
+    assert (known.dropped, known.dropped_tokens) == (FORGOTTEN_AT_ONCE, 2 * FORGOTTEN_AT_ONCE)
     assert next(iter(cycles)).at == FORGOTTEN_AT_ONCE
     assert cycles.token_ids == list(range(2 * FORGOTTEN_AT_ONCE, 2 * CYCLES_KEPT + 2))
     found = origins(cycles)
@@ -105,24 +114,38 @@ def test_steps_join_neighbours_by_powers_of_two() -> None:
 
 
 def test_readers_see_whole_states_while_cycles_are_recorded() -> None:
-    cycles, over, faults = Cycles(), threading.Event(), list[str]()
+    cycles, over, faults = Cycles(), threading.Event(), set[str]()
 
     def read() -> None:
         while not over.is_set():
-            seen = list(cycles)
-            times = [one.at for one in seen]
-            if times != [times[0] + n for n in range(len(times))] if times else False:
-                faults.append("a cycle is missing")
-            if any(one.tokens != int(one.at) % 7 for one in seen):
-                faults.append("numbers of another cycle")
+            seen = cycles.remembered()
+            times = [one.at for one in seen.cycles]
+            if times != [seen.dropped + n for n in range(len(times))]:
+                faults.add("cycles are missing, or counted as others")
+            if any(one.tokens != 1 + one.at % 7 for one in seen.cycles):
+                faults.add("numbers of another cycle")
+            wanted = [n for n in range(len(times)) for _ in range(1 + (seen.dropped + n) % 7)]
+            if seen.token_ids != [seen.dropped + n for n in wanted]:
+                faults.add("ids of other cycles")
+            if seen.dropped_tokens != sum(1 + n % 7 for n in range(seen.dropped)):
+                faults.add("forgotten tokens of other cycles")
 
     reader = threading.Thread(target=read)
     reader.start()
-    for n in range(3 * CYCLES_KEPT):
-        cycles.record(cycle(float(n), 0, 0, n % 7), [n])
+    for n in range(4 * CYCLES_KEPT):
+        tokens = 1 + n % 7
+        cycles.record(cycle(float(n), 0, 0, tokens), [n] * tokens)
     over.set()
     reader.join()
-    assert faults == []
+    assert faults == set()
+
+
+def test_a_forgotten_end_token_is_none_of_the_forgotten_ids() -> None:
+    cycles = Cycles()
+    cycles.record(cycle(0.0, 2, 2, 3), [7, 8])
+    cycles.forget()
+    assert cycles.remembered() == Remembered([], [], 1, 2)
+    assert [o.kind for o in origins(cycles)] == ["unknown"] * 2
 
 
 def test_old_requests_lose_their_cycles_and_open_ones_keep_them(

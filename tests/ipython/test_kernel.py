@@ -80,11 +80,11 @@ class Kernel:
         return any(self.value(f"{name}.text + {end!r} == {shown!r}") == "True" for end in endings)
 
     def interrupt_once(self) -> Callable[[Message], None]:
-        """For `run`: interrupt at the first text."""
+        """For `run`: interrupt at the first text, or progress bar."""
         sent: list[Message] = []
 
         def on_output(message: Message) -> None:
-            if message["msg_type"] == "stream" and not sent:
+            if message["msg_type"] in ("stream", "display_data") and not sent:
                 sent.append(message)
                 self.manager.interrupt_kernel()
 
@@ -305,7 +305,10 @@ def test_checks_show_a_page_and_leave_the_model_free(kernel: Kernel) -> None:
         in (result["data"]["text/html"])
     )
     # The progress bar, which nothing is left of at the end.
-    assert ran.text("stderr").rpartition("\r")[2].strip() == ""
+    (bar,) = ran.contents("display_data")
+    assert bar["data"]["text/plain"].startswith("tuning:   0%|")
+    assert ran.contents("update_display_data")[-1]["data"] == {"text/plain": ""}
+    assert ran.text("stderr") == ""
 
 
 def test_an_interrupted_check_is_one_line(kernel: Kernel) -> None:

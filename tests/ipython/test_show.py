@@ -40,6 +40,18 @@ def test_the_timeline_is_a_line_for_each_request(tiny: Bench, shown: Shown) -> N
     assert "req-2" not in shown()
 
 
+@pytest.mark.parametrize("what", ["timeline", "acceptance", "request", "controls", "all"])
+def test_a_terminal_draws_nothing(
+    tiny: Bench, shown: Shown, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(*_: object, **__: object) -> bytes:
+        raise AssertionError("a picture was drawn")
+
+    monkeypatch.setattr("mtplx_kernel.widgets.figures.ShownFigure.png", drawn)
+    tiny.run(f"%mtplx show {what}")
+    assert shown()
+
+
 def test_acceptance_counts_what_the_stats_count(tiny: Bench, shown: Shown) -> None:
     stats = tiny.shell.user_ns["_mtplx"].stats
     tiny.run("%mtplx show acceptance")
@@ -78,10 +90,12 @@ def test_all_is_everything(tiny: Bench, shown: Shown) -> None:
     parts = []
     for name in ("timeline", "acceptance", "request", "controls"):
         tiny.run(f"%mtplx show {name}")
-        parts.append(shown().splitlines()[0].split(":")[0])
+        parts.append(shown().splitlines()[0])
     tiny.run("%mtplx show")
-    text = shown()
-    assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
+    lines = shown().splitlines()
+    places = [lines.index(part) for part in parts]
+    assert places == sorted(places)
+    assert len(set(places)) == 4
 
 
 def test_all_of_an_engine_that_was_asked_nothing(bench: Bench, tiny_folder: Path) -> None:

@@ -81,9 +81,10 @@ def test_wheel_holds_every_module_and_the_widgets(wheel: Path) -> None:
     views = {f"mtplx_kernel/{p.relative_to(ROOT)}" for p in (ROOT / "widgets").glob("*.py")}
     assert "mtplx_kernel/widgets/__init__.py" in views
     assert {n for n in names if n.endswith(".py")} == sources | views
-    scripts = {f"mtplx_kernel/{p.relative_to(ROOT)}" for p in (ROOT / "widgets").glob("*.js")}
-    assert "mtplx_kernel/widgets/timeline.js" in scripts
-    assert {n for n in names if n.endswith(".js")} == scripts
+    for kind in (".js", ".css"):
+        files = {f"mtplx_kernel/{p.relative_to(ROOT)}" for p in (ROOT / "widgets").glob(f"*{kind}")}
+        assert f"mtplx_kernel/widgets/timeline{kind}" in files
+        assert {n for n in names if n.endswith(kind)} == files
     assert "mtplx_kernel/py.typed" in names
 
 

@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 
 from tests.ui.browser import Notebook, browser
 from tests.ui.lab import Lab
-from tests.ui.story import ASK, CELLS, EIGHT, LOAD, SHOW, parts, wait_for_eight
+from tests.ui.story import EIGHT, begin, cells, wait_until_running
 
 WINDOW = {"width": 1100, "height": 1600}
+TOKENS = 160
 SOME_MS = 4000
 """How long the eight have run when the pictures are taken."""
 
@@ -20,17 +21,14 @@ def take(folder: Path) -> None:
     with browser() as chromium, TemporaryDirectory() as place:
         for theme in ("light", "dark"):
             with Lab(Path(place) / theme, dark=theme == "dark") as lab:
-                lab.write("views.ipynb", CELLS)
+                lab.write("views.ipynb", cells(TOKENS))
                 page = chromium.new_context(viewport=WINDOW, device_scale_factor=2).new_page()
                 notebook = Notebook(page, lab, "views.ipynb")
-                for cell in (LOAD, ASK, SHOW):
-                    notebook.run(cell)
-                for view in parts(notebook).values():
-                    view.wait_for()
+                views = begin(notebook)
                 notebook.run(EIGHT, wait=False)
-                wait_for_eight(notebook)
+                wait_until_running(notebook, 8)
                 page.wait_for_timeout(SOME_MS)
-                for name, view in parts(notebook).items():
+                for name, view in views.items():
                     view.screenshot(path=folder / f"view-{name}-{theme}.png")
                 notebook.wait_until_idle()
 

@@ -19,16 +19,33 @@ PROMPTS = (
     "List the days of the week twice.",
     "Explain rain in one sentence.",
 )
-LOAD, SHOW, EIGHT, LONG, ASK, OFF, SAID = range(7)
-CELLS = [
-    "%load_ext mtplx_kernel\n%mtplx load smollm2-135m --scheduler mtp_batch --width 8",
-    "%mtplx show all --live",
-    "%%mtplx --batch --quiet --max-tokens 160\n" + "\n---\n".join(PROMPTS),
-    "%%mtplx --max-tokens 4000\nWrite a very long story about a lighthouse.",
-    "%mtplx ask --quiet --max-tokens 24 Name a river.",
-    "%mtplx show off",
-    "%mtplx scheduler",
-]
+LOAD, SHOW, EIGHT, LONG, ASK, PEEK, SAID, BACK, OFF = range(9)
+
+
+def cells(max_tokens: int) -> list[str]:
+    """The notebook's cells, by the numbers above; so long may the answers to the eight be."""
+    eight = "\n---\n".join(PROMPTS)
+    return [
+        "%load_ext mtplx_kernel\n%mtplx load smollm2-135m --scheduler mtp_batch --width 8",
+        "%mtplx show all --live",
+        f"%%mtplx --batch --quiet --max-tokens {max_tokens}\n{eight}",
+        "%%mtplx --max-tokens 4000\nWrite a very long story about a lighthouse.",
+        "%mtplx ask --quiet --max-tokens 24 Name a river.",
+        "%mtplx show timeline",
+        "%mtplx scheduler",
+        "%mtplx scheduler mtp_batch --width 8",
+        "%mtplx show off",
+    ]
+
+
+def begin(notebook: Notebook) -> dict[str, Locator]:
+    """Load, ask once, show all, and wait for the four views."""
+    for cell in (LOAD, ASK, SHOW):
+        notebook.run(cell)
+    views = parts(notebook)
+    for view in views.values():
+        view.wait_for()
+    return views
 
 
 def parts(notebook: Notebook) -> dict[str, Locator]:
@@ -42,8 +59,10 @@ def parts(notebook: Notebook) -> dict[str, Locator]:
     }
 
 
-def wait_for_eight(notebook: Notebook) -> None:
-    """Wait until all prompts of a batch run, as the timeline says."""
+def wait_until_running(notebook: Notebook, least: int) -> None:
+    """Wait until so many requests run, as the timeline says."""
     notebook.page.wait_for_function(
-        "() => document.querySelector('.mtplx-timeline p.tells').textContent.includes('8 running')"
+        "(least) => Number(document.querySelector('.mtplx-timeline p.tells').textContent"
+        r".match(/(\d+) running/)?.[1] ?? 0) >= least",
+        arg=least,
     )

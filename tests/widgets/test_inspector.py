@@ -14,7 +14,7 @@ from mtplx_kernel.widgets import inspector
 from mtplx_kernel.widgets.inspector import InspectorWidget, shown
 from mtplx_kernel.widgets.tracing import Tracer
 from tests.widgets.test_acceptance import until, views
-from tests.widgets.test_tracing import SOME, bytes_decoded, engine, window
+from tests.widgets.test_tracing import BYTES, SOME, engine, window
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def running() -> DecodeWindow:
 @pytest.fixture
 def widget(running: DecodeWindow, monkeypatch: pytest.MonkeyPatch) -> Iterator[InspectorWidget]:
     monkeypatch.setattr(inspector, "INTERVAL_S", 0.01)
-    made = InspectorWidget(Tracer(running, bytes_decoded))
+    made = InspectorWidget(Tracer(running, BYTES))
     yield made
     made.close()
 

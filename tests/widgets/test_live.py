@@ -19,7 +19,8 @@ class Board:
     def __init__(self) -> None:
         self.seen: list[object] = []
         self.now = 0.0
-        self.busy = self.gone = False
+        self.busy = self.gone = self.broken = False
+        self.version = 0
         self.views: list[View] = []
 
     def made(self) -> View:
@@ -29,8 +30,9 @@ class Board:
     def shown(self, **options: Any) -> Shown:
         shown = Shown(
             self.made,
-            lambda: {"text/plain": f"picture {self.now:g}"},
+            self.picture,
             lambda: self.busy,
+            version=lambda: self.version,
             gone=lambda: self.gone,
             rest_s=REST_S,
             clock=lambda: self.now,
@@ -40,6 +42,11 @@ class Board:
         shown._pump.start = lambda: None
         shown.show()
         return shown
+
+    def picture(self) -> dict[str, str]:
+        if self.broken:
+            raise ValueError("no picture")
+        return {"text/plain": f"picture {self.now:g}"}
 
     def at(self, now: float, shown: Shown, *, busy: bool) -> object:
         """What is displayed after a look at this time."""
@@ -116,6 +123,38 @@ def test_the_end_of_the_engine_is_its_end(board: Board) -> None:
     assert board.at(4.0, shown, busy=True) == "picture 3"
     shown.close()
     assert board.seen[-1] == "picture 3"
+
+
+def test_what_ran_between_two_looks_is_shown(board: Board) -> None:
+    shown = board.shown()
+    assert board.at(1.0, shown, busy=False) == "picture 0"
+    board.version += 1
+    assert board.at(2.0, shown, busy=False) is board.views[0]
+    assert board.at(6.9, shown, busy=False) is board.views[0]
+    assert board.at(7.0, shown, busy=False) == "picture 7"
+    assert board.at(8.0, shown, busy=False) == "picture 7"
+
+
+@pytest.mark.parametrize("end", ["close", "gone"])
+def test_what_ran_right_before_the_end_is_in_the_last_picture(board: Board, end: str) -> None:
+    shown = board.shown()
+    board.version, board.now = 1, 1.0
+    if end == "close":
+        shown.close()
+    else:
+        board.gone = True
+        shown.look()
+    assert board.seen == ["picture 0", "picture 1"]
+
+
+def test_a_view_without_a_picture_is_closed_too(board: Board) -> None:
+    shown = board.shown(keep=True)
+    board.broken = True
+    with pytest.raises(ValueError, match="no picture"):
+        shown.close()
+    assert board.views[0].closed
+    assert not shown.live
+    assert shown._pump._stopped.is_set()
 
 
 def test_closing_twice_does_nothing(board: Board) -> None:

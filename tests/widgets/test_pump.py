@@ -85,12 +85,13 @@ def test_one_that_never_began_can_be_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spent", "changed", "pause"), [(0.001, True, 0.2), (0.001, False, 0.5), (0.1, True, 10.0)]
+    ("spent", "changed", "pause"),
+    [(0.001, True, 0.2), (0.001, False, 0.5), (0.015, True, 1.5), (0.5, True, 2.0)],
 )
 def test_it_rests_longer_after_much_work_or_none(
     spent: float, changed: bool, pause: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock of the test's: a hundredth of all time is the most that a view may take."""
+    """On a clock of the test's: a hundredth of all time, but for looks that are long themselves."""
     now = [0.0]
     pauses = list[float]()
 

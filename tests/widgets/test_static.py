@@ -7,13 +7,15 @@ import struct
 from typing import Any
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from mtplx_kernel.engine.timeline import Timeline
-from mtplx_kernel.widgets.layout import layout
+from mtplx_kernel.widgets.layout import FLOOR, TOP, layout
 from mtplx_kernel.widgets.palette import SHADES
-from mtplx_kernel.widgets.static import TEXT_ROWS, bundle, figure, png, text
+from mtplx_kernel.widgets.static import LINE_PX, TEXT_ROWS, bundle, figure, png, text
 from tests.widgets.timelines import example, request
 
 
@@ -43,7 +45,7 @@ def test_the_picture_paints_the_marks_of_the_layout(dark: bool) -> None:
     placed, painted = layout(view, 900), boxes(figure(view, 900, dark=dark))
     for role in ("queued", "prefill", "decode", "accepted"):
         wanted = [
-            [m.x, i + m.y, max(m.width, 8.0 / 900), m.height]
+            [min(m.x, 8.0 - 8.0 / 900), i + m.y, max(m.width, 8.0 / 900), m.height]
             for i, line in enumerate(placed.lines)
             for m in line.marks
             if m.role == role
@@ -51,6 +53,9 @@ def test_the_picture_paints_the_marks_of_the_layout(dark: bool) -> None:
         found = painted[SHADES[role].on(dark=dark)]
         assert found == [pytest.approx(box) for box in wanted], role
         assert found
+    # What failed last is at the right edge, and not beyond it.
+    failed = painted[SHADES["error"].on(dark=dark)]
+    assert failed == [pytest.approx([8.0 - 8.0 / 900, 4 + TOP, 8.0 / 900, FLOOR - TOP])]
     assert painted[SHADES["cohort"].on(dark=dark)] == [pytest.approx([3.0, 1.0, 5.0, 3.0])]
 
 
@@ -126,3 +131,29 @@ def test_a_timeline_plots_itself() -> None:
     drawn = example().plot(width=500, dark=True)
     assert drawn.get_figwidth() * drawn.dpi == pytest.approx(500)
     assert to_hex(drawn.get_facecolor()) == SHADES["ground"].dark
+
+
+def test_a_picture_of_the_newest_requests_alone_is_lower() -> None:
+    timeline = example()
+    whole, part = timeline.plot(), timeline.plot(most=2)
+    assert len(part.axes[1].get_yticks()) == 2
+    assert whole.get_figheight() - part.get_figheight() == pytest.approx(3 * LINE_PX / whole.dpi)
+
+
+def test_a_notebook_shows_a_plot_that_is_a_cells_value() -> None:
+    data, _ = DisplayFormatter().format(example().plot(width=500))
+    assert size(data["image/png"])[0] == 500
+    assert data["text/plain"] == bundle(example().snapshot())["text/plain"]
+
+
+def test_lines_are_drawn_into_axes_of_the_callers() -> None:
+    sheet = Figure(figsize=(8, 3))
+    left, right = sheet.subplots(1, 2)
+    timeline = example()
+    timeline.draw(left)
+    timeline.draw(right, most=1)
+    labels = [label.get_text() for label in timeline.plot().axes[1].get_yticklabels()]
+    assert [label.get_text() for label in left.get_yticklabels()] == labels
+    assert [label.get_text() for label in right.get_yticklabels()] == labels[-1:] == ["e"]
+    assert left.get_ylim() == (5, 0)
+    assert right.get_ylim() == (1, 0)

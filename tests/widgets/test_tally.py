@@ -127,4 +127,4 @@ def test_what_nobody_drafted_has_no_rate() -> None:
     tally.take([window("req-1", (1.0, 0, 0, None), mode="ar")])
     view = tally.view({})
     assert (view.by_depth, view.by_drafter, view.depths, view.chosen_ms) == ((), (), (), None)
-    assert view.summary == "1 request, 1 tokens in 1 cycles (1.00 a cycle), no drafts"
+    assert view.summary == "1 request, 1 token in 1 cycle (1.00 a cycle), no drafts"

@@ -13,10 +13,10 @@ from mtplx_kernel.widgets.charts import FLOOR, TALL, WIDTH, Bar, Words
 from mtplx_kernel.widgets.trace_chart import BARS, cycle_chart
 from mtplx_kernel.widgets.trace_pages import SHOWN_CYCLES, as_data, as_html, as_text, bundle
 from mtplx_kernel.widgets.tracing import Trace, Tracer
-from tests.widgets.test_tracing import SOME, bytes_decoded, window
+from tests.widgets.test_tracing import BYTES, SOME, window
 
-TRACE = Tracer(window(*SOME, end=True), bytes_decoded).trace()
-LONG = Tracer(window(*((n / 8, 1, 1, "head", b"ab") for n in range(500))), bytes_decoded).trace()
+TRACE = Tracer(window(*SOME, end=True), BYTES).trace()
+LONG = Tracer(window(*((n / 8, 1, 1, "head", b"ab") for n in range(500))), BYTES).trace()
 
 
 def marked(html: str) -> str:
@@ -39,7 +39,33 @@ def test_text_has_a_line_a_cycle_with_marked_tokens() -> None:
 
 def test_line_ends_and_marks_in_a_text_stay_on_their_line() -> None:
     found = window((1.0, 0, 0, None, b"a\n\\\t"))
-    assert as_text(Tracer(found, bytes_decoded).trace()).splitlines()[-1].endswith(r"a\n\\\t")
+    assert as_text(Tracer(found, BYTES).trace()).splitlines()[-1].endswith(r"a\n\\\t")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31m", r"\x1b[31m"),
+        ("a\rb\x00", r"a\rb\x00"),
+        ("\N{RIGHT-TO-LEFT OVERRIDE}abc", r"\u202eabc"),
+        ("\N{LINE SEPARATOR}\x85", r"\u2028\x85"),
+        ("שלום", "שלום"),
+        ("👩\N{ZERO WIDTH JOINER}🚀", "👩\N{ZERO WIDTH JOINER}🚀"),
+    ],
+)
+def test_no_token_colours_a_terminal_or_turns_a_line(text: str, shown: str) -> None:
+    trace = Tracer(window((1.0, 0, 0, None, text.encode())), BYTES).trace()
+    assert as_text(trace).splitlines()[-1].split(" ")[-1] == shown
+    assert f"<td>{shown}</td>" in as_html(trace)
+
+
+@pytest.mark.parametrize("drafted", [0, 4])
+def test_a_page_keeps_the_line_ends_at_the_start(drafted: int) -> None:
+    """Parsers drop one that follows the tag itself."""
+    by = "head" if drafted else None
+    page = as_html(Tracer(window((1.0, drafted, drafted, by, b"\n\nab")), BYTES).trace())
+    (text,) = re.findall(r"<pre[^>]*>\n?(.*?)</pre>", page, re.DOTALL)
+    assert re.sub(r"<[^>]*>", "", text) == "\n\nab"
 
 
 def test_a_page_marks_tokens_by_elements_and_keeps_the_text_whole() -> None:
@@ -55,7 +81,7 @@ def test_a_page_marks_tokens_by_elements_and_keeps_the_text_whole() -> None:
 
 def test_what_a_model_says_is_not_taken_for_html() -> None:
     said = b'<script>&"'
-    page = as_html(Tracer(window((1.0, 9, 9, "head", said)), bytes_decoded).trace())
+    page = as_html(Tracer(window((1.0, 9, 9, "head", said)), BYTES).trace())
     assert "<script" not in page
     text = re.sub(r"<[^>]*>", "", marked(page))
     assert unescape(text) == said.decode()
@@ -72,8 +98,8 @@ def test_a_long_table_is_cut_in_the_middle_and_says_so() -> None:
 
 
 def test_without_cycles_there_is_one_line() -> None:
-    trace = Tracer(DecodeWindow("req-1", 0.0), bytes_decoded).trace()
-    assert as_text(trace) == "req-1: 0 tokens, running"
+    trace = Tracer(DecodeWindow("req-1", 0.0), BYTES).trace()
+    assert as_text(trace) == "req-1: 0 tokens, not ended"
     assert "<table" not in as_html(trace)
 
 
@@ -125,4 +151,4 @@ def test_many_cycles_share_a_bar() -> None:
 def test_a_trace_of_one_cycle_has_a_picture() -> None:
     found = DecodeWindow("req-1", 0.0)
     found.cycles.record(Cycle(1.0, 0, 0, 1, None, 1), [65])
-    assert list(stacks(Tracer(found, bytes_decoded).trace()).values()) == [{"plain": 1.0}]
+    assert list(stacks(Tracer(found, BYTES).trace()).values()) == [{"plain": 1.0}]

@@ -20,6 +20,9 @@ def bytes_decoded(ids: list[int]) -> str:
     return bytes(ids).decode(errors="replace")
 
 
+BYTES = SimpleNamespace(decode=bytes_decoded)
+
+
 def window(*cycles: tuple[float, int, int, str | None, bytes], end: bool = False) -> DecodeWindow:
     """A window with cycles of (time, drafted, accepted, drafter, bytes that came)."""
     found = DecodeWindow("req-1", 0.0)
@@ -39,7 +42,7 @@ SOME = (
 
 
 def test_tokens_are_told_by_their_cycles() -> None:
-    trace = Tracer(window(*SOME, end=True), bytes_decoded).trace()
+    trace = Tracer(window(*SOME, end=True), BYTES).trace()
     assert trace.pieces == (
         Piece("T", "plain", 0, 1),
         Piece("h", "accepted", 1, 2),
@@ -66,8 +69,8 @@ def test_a_running_request_is_followed_without_decoding_anything_twice() -> None
         return bytes_decoded(ids)
 
     found = window(*SOME[:1])
-    tracer = Tracer(found, decode)
-    assert tracer.trace().summary == "req-1: 1 tokens in 1 cycles (1.00 a cycle), running"
+    tracer = Tracer(found, SimpleNamespace(decode=decode))
+    assert tracer.trace().summary == "req-1: 1 token in 1 cycle (1.00 a cycle), not ended"
     calls = len(decoded)
     assert len(tracer.trace().pieces) == 1
     assert len(decoded) == calls
@@ -84,31 +87,49 @@ def test_a_running_request_is_followed_without_decoding_anything_twice() -> None
 def test_a_character_of_several_tokens_comes_whole(text: str) -> None:
     ids = list(text.encode())
     found = window((1.0, 0, 0, None, bytes(ids)))
-    pieces = [piece.text for piece in Tracer(found, bytes_decoded).trace().pieces]
+    pieces = [piece.text for piece in Tracer(found, BYTES).trace().pieces]
     assert "".join(pieces) == text
     assert len(pieces) == len(ids)
     # As the engine releases it.
-    stream = TextStream(SimpleNamespace(decode=bytes_decoded), [])
+    stream = TextStream(BYTES, [])
     assert pieces == [stream.add(token) for token in ids]
 
 
 def test_bytes_that_are_no_character_do_not_hold_the_text_up() -> None:
     found = window((1.0, 0, 0, None, b"a\xff\xff\xff\xff\xff" + b"bcd"))
-    pieces = [piece.text for piece in Tracer(found, bytes_decoded).trace().pieces]
+    pieces = [piece.text for piece in Tracer(found, BYTES).trace().pieces]
     assert "".join(pieces).startswith("a\N{REPLACEMENT CHARACTER}")
     assert "".join(pieces).endswith("bcd")
+
+
+@pytest.mark.parametrize("text", [b"caf\xc3", b"\xf0\x9f\x98", b"a\xff", b"ok"])
+def test_an_answer_that_ends_within_a_character_is_shown_to_its_end(text: bytes) -> None:
+    found = window((1.0, 0, 0, None, text))
+    tracer = Tracer(found, BYTES)
+    stream = TextStream(BYTES, ())
+    so_far = "".join(stream.add(token) for token in text)
+    assert "".join(piece.text for piece in tracer.trace().pieces) == so_far
+    found.ended = 2.0
+    whole = so_far + stream.finish()
+    for _ in range(2):
+        assert "".join(piece.text for piece in tracer.trace().pieces) == whole
+    assert whole == bytes_decoded(list(text))
 
 
 def test_forgotten_cycles_leave_tokens_of_unknown_origin() -> None:
     found = window(*SOME[:2])
     found.cycles.forget()
     found.cycles.record(Cycle(1.25, 2, 2, 3, "lookup", 1), list(b"sky"))
-    by_window = Tracer(found, bytes_decoded).trace()
+    by_window = Tracer(found, BYTES).trace()
     assert [piece.kind for piece in by_window.pieces[:4]] == ["unknown"] * 4
     assert "".join(piece.text for piece in by_window.pieces) == "sky"
     assert by_window.pieces[4] == Piece("s", "accepted", 1, 3)
+    assert by_window.summary == (
+        "req-1: 7 tokens, the last 3 of them in 1 cycle (3.00 a cycle), "
+        "2 of 2 drafts right (100%), not ended"
+    )
     # A result knows its ids, whatever was forgotten of how they came.
-    by_result = Tracer(found, bytes_decoded, list(b"The sky")).trace()
+    by_result = Tracer(found, BYTES, list(b"The sky")).trace()
     assert "".join(piece.text for piece in by_result.pieces) == "The sky"
     assert [line.number for line in by_result.cycles] == [3]
 

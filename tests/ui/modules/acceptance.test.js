@@ -1,96 +1,141 @@
-// The acceptance view in a document without a browser.
+// The acceptance view in a document without a browser: what is drawn, told, pinned and left.
 
-import { afterEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
 
-import view, { drawn, hintsOf, nextHint } from "../../../widgets/acceptance.js";
+import acceptance, { drawn, hintsOf, nextHint } from "../../../widgets/acceptance.js";
+import { Model, frames, page, point, press, tidy, view } from "./stand_in.js";
 
-const BAR = { kind: "bar", x: 1, y: 2, width: 3, height: -4, role: "accepted", hint: "depth 1" };
 const CHART = {
   name: "by_depth",
-  aria: "Drafts right, by depth.",
+  title: "Drafts right, by depth",
+  aria: "Drafts right, by depth. depth 1: 3 of 4 right (75%).",
   marks: [
-    BAR,
-    { ...BAR, role: "drafted" },
-    { kind: "line", points: [[0, 1], [2, 3]], role: "rate", dashed: true },
-    { kind: "dot", x: 5, y: 6, radius: 2, role: "focus", hint: "chosen" },
-    { kind: "words", x: 7, y: 8, text: "<b>", anchor: "end", role: "text" },
+    { kind: "words", x: 4, y: 13, text: "<b>Title</b>", anchor: "start", role: "text" },
+    { kind: "line", points: [[38, 160], [312, 160]], role: "grid", dashed: true },
+    { kind: "bar", x: 40, y: 60, width: 20, height: 100, role: "muted", hollow: true, hint: "one" },
+    { kind: "bar", x: 40, y: 85, width: 20, height: 75, role: "accepted", hollow: false, hint: "one" },
+    { kind: "dot", x: 50, y: 85, radius: 3, role: "decode", hint: "two" },
   ],
 };
+const OTHER = { ...CHART, name: "costs", marks: [{ ...CHART.marks[4], hint: "three" }] };
 
-class Model {
-  constructor(state) {
-    this.state = state;
-    this.heard = new Map();
-  }
-  get(name) {
-    return name === "state" ? this.state : undefined;
-  }
-  set() {}
-  save_changes() {}
-  on(name, act) {
-    this.heard.set(name, act);
-  }
-  off(name) {
-    this.heard.delete(name);
-  }
+const text = (...charts) => ({ state: JSON.stringify({ summary: `${charts.length} charts`, charts }) });
+
+function shown(made = new Model(text(CHART, OTHER)), widget = acceptance()) {
+  const there = view(widget, made);
+  return {
+    ...there,
+    made,
+    svgs: [...there.el.querySelectorAll("svg")],
+    hint: () => there.one(".hint").textContent,
+    said: () => there.one(".said").textContent,
+    told: () => there.el.querySelectorAll(".told").length,
+  };
 }
 
-const frame = () => new Promise((next) => requestAnimationFrame(() => setTimeout(next)));
+beforeEach(page);
+afterEach(tidy);
 
-afterEach(() => document.body.replaceChildren());
-
-describe("marks", () => {
-  it("become elements", () => {
-    const [bar, , line, dot, words] = CHART.marks.map((mark) => drawn(document, mark));
-    expect([bar.tagName, bar.getAttribute("height")]).toEqual(["rect", "0"]);
-    expect(line.getAttribute("points")).toBe("0,1 2,3");
-    expect(dot.getAttribute("r")).toBe("2");
-    expect([words.textContent, words.children.length]).toEqual(["<b>", 0]);
+describe("a mark", () => {
+  it("becomes one element with its place and colour, and text is text", () => {
+    const [words, line, hollow, filled, dot] = CHART.marks.map(drawn);
+    expect([words.textContent, words.children.length]).toEqual(["<b>Title</b>", 0]);
+    expect(line.getAttribute("points")).toBe("38,160 312,160");
+    expect(line.getAttribute("class")).toBe("line dashed");
+    expect([hollow, filled].map((bar) => bar.getAttribute("class"))).toEqual(["hollow", "filled"]);
+    expect(filled.getAttribute("height")).toBe("75");
+    expect(filled.style.getPropertyValue("--mark")).toBe("var(--mtplx-accepted)");
+    expect([dot.getAttribute("r"), dot.dataset.hint]).toEqual(["3", "two"]);
   });
 
-  it("are told once each, whatever shares their place", () => {
-    expect(hintsOf(CHART)).toEqual(["depth 1", "chosen"]);
+  it("is told once, whatever shares its place", () => {
+    expect(hintsOf(CHART)).toEqual(["one", "two"]);
     expect([nextHint(-1, 1, 2), nextHint(1, 1, 2), nextHint(-1, -1, 2), nextHint(0, 1, 0)]).toEqual(
       [0, 0, 1, -1],
     );
   });
 });
 
-describe("the view", () => {
-  const open = (state) => {
-    const model = new Model(JSON.stringify(state));
-    const end = view.render({ model, el: document.body });
-    return { model, end };
-  };
-
-  it("draws each chart with its description, and follows", async () => {
-    const { model, end } = open({ summary: "2 of 3", charts: [CHART] });
-    const svg = document.querySelector("svg");
-    expect(svg.getAttribute("aria-label")).toBe(CHART.aria);
-    expect(svg.children.length).toBe(5);
-    model.state = JSON.stringify({ summary: "3 of 3", charts: [{ ...CHART, marks: [BAR] }] });
-    model.heard.get("change:state")();
-    await frame();
-    expect(document.querySelectorAll("svg").length).toBe(1);
-    expect(document.querySelector("svg").children.length).toBe(1);
-    expect(document.body.textContent).toContain("3 of 3");
-    end();
-    expect(model.heard.size).toBe(0);
+describe("a message", () => {
+  it("keeps the elements that have the focus, and what has not changed", () => {
+    const { made, one, svgs } = shown();
+    const kept = svgs[1].firstChild;
+    made.send(text({ ...CHART, marks: CHART.marks.slice(0, 2) }, OTHER));
+    expect([...document.querySelectorAll("svg")]).toEqual(svgs);
+    expect(svgs[0].children.length).toBe(2);
+    expect(svgs[1].firstChild).toBe(kept);
+    expect(one(".summary").textContent).toBe("2 charts");
   });
 
-  it("tells what a mark stands for, by pointer and by key", () => {
-    open({ summary: "", charts: [CHART] });
-    const svg = document.querySelector("svg");
-    const said = () => document.querySelector("[role=status]").textContent;
-    svg.querySelector("rect").dispatchEvent(new Event("pointerover", { bubbles: true }));
-    expect(said()).toBe("depth 1");
-    svg.dispatchEvent(new Event("pointerleave"));
-    expect(said()).toBe("");
-    const press = (key) => svg.dispatchEvent(new KeyboardEvent("keydown", { key }));
-    press("ArrowRight");
-    press("ArrowRight");
-    expect(said()).toBe("chosen");
-    press("Escape");
-    expect(said()).toBe("");
+  it("keeps what is pointed at, and says nothing aloud", () => {
+    const { made, svgs, hint, said, told } = shown();
+    point(svgs[0].querySelector("circle"), "pointerover");
+    const marks = CHART.marks.map((mark) => (mark.hint === "two" ? { ...mark, hint: "two more" } : mark));
+    made.send(text({ ...CHART, marks }, OTHER));
+    expect([hint(), told(), said()]).toEqual(["two more", 1, ""]);
+  });
+
+  it("lets go of a pin whose mark is gone", () => {
+    const { made, svgs, hint } = shown();
+    press(svgs[0], "ArrowLeft");
+    made.send(text({ ...CHART, marks: CHART.marks.slice(0, 4) }, OTHER));
+    expect([hint(), made.values.held]).toEqual(["", false]);
+  });
+
+  it("may have nothing in it yet", () => {
+    expect(shown(new Model({ state: "{}" })).svgs).toEqual([]);
+  });
+});
+
+describe("what a mark stands for", () => {
+  it("is told while it is pointed at", () => {
+    const { svgs, hint } = shown();
+    point(svgs[0].querySelector("rect"), "pointerover");
+    expect(hint()).toBe("one");
+    point(svgs[0], "pointerleave");
+    expect(hint()).toBe("");
+  });
+
+  it("is pinned by a click, whatever else is pointed at, and let go by another", () => {
+    const { made, svgs, hint } = shown();
+    const dot = svgs[0].querySelector("circle");
+    point(dot, "click");
+    point(svgs[1].querySelector("circle"), "pointerover");
+    point(svgs[1], "pointerleave");
+    expect([hint(), made.values.held]).toEqual(["Pinned: two", true]);
+    point(dot, "click");
+    expect([hint(), made.values.held]).toEqual(["", false]);
+  });
+
+  it("is pinned in one chart at a time", () => {
+    const { made, svgs, hint, told } = shown();
+    press(svgs[0], "ArrowRight");
+    press(svgs[1], "ArrowRight");
+    expect([hint(), told()]).toEqual(["Pinned: three", 1]);
+    press(svgs[0], "Escape");
+    expect([hint(), made.values.held]).toEqual(["", false]);
+  });
+
+  it("is walked through by keys, and said aloud", () => {
+    const { svgs, hint, said, told } = shown();
+    press(svgs[0], "ArrowRight");
+    expect([hint(), told()]).toEqual(["Pinned: one", 2]);
+    press(svgs[0], "ArrowRight");
+    expect([hint(), said()]).toEqual(["Pinned: two", "two"]);
+    expect(press(svgs[0], "Tab").defaultPrevented).toBe(false);
+  });
+});
+
+describe("views", () => {
+  it("hold their model together, and leave nothing behind", () => {
+    const made = new Model(text(CHART));
+    const widget = acceptance();
+    const [one, other] = [shown(made, widget), shown(made, widget)];
+    press(one.svgs[0], "ArrowRight");
+    press(other.svgs[0], "Escape");
+    expect(made.values.held).toBe(true);
+    one.end();
+    other.end();
+    expect([made.values.held, made.heard, frames()]).toEqual([false, [], 0]);
   });
 });

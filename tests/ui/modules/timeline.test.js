@@ -1,76 +1,323 @@
-// What the timeline's module computes before it draws.
+// The timeline in a document without a browser: what is drawn, pinned, said and left.
 
-import { describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 
-import { nice, panned, read, rows, seconds, ticks, zoomed } from "../../../widgets/timeline.js";
+import timeline, { turned } from "../../../widgets/timeline.js";
+import { Model, frames, nextFrame, page, painter, point, press, tidy, view } from "./stand_in.js";
 
-const HEAD = { start: 0, end: 100 };
-const FOLLOWING = { all: false, follow: true, x0: 0, span: 20 };
+const HEAD = {
+  start: 0,
+  end: 8,
+  order: ["a", "b<x>"],
+  bands: [["cohort-1: up to 2 rows in 2 slots", 1, 1, 3, 8]],
+  rates: [[2, 0.25, 32]],
+  summary: "2 requests, 9 tokens.",
+  running: false,
+  tok_s: 18.7,
+};
+const QUEUED = ["queued", 0, 0.69, 0.5, 0.12];
+const LINES = [
+  { id: "a", label: "a · slot 0", tells: ["queued 0.50 s", "ended: stop"], marks: [QUEUED] },
+  { id: "b<x>", label: "b<x>", tells: ["still open"], marks: [["decode", 1, 0.6, 2, 0.3]] },
+];
+const WIDTH = 600;
+const GUTTER = 104;
+const HIGH = 26;
+const TOP = 64;
+const A = TOP + HIGH / 2; // rows: a, the heading of cohort-1, b<x>
+const HEADING = A + HIGH;
+const B = HEADING + HIGH;
 
-describe("numbers on the axes", () => {
-  it("are 1, 2 or 5 times a power of ten, and no less than asked", () => {
-    expect([0.03, 0.9, 1, 3, 7, 120].map(nice)).toEqual([0.05, 1, 1, 5, 10, 200]);
+let painted;
+let observed;
+let now;
+
+const live = (head = {}, lines = LINES.slice(1)) => ({
+  live: JSON.stringify({ head: { ...HEAD, ...head }, lines }),
+});
+const model = () => new Model({ settled: JSON.stringify(LINES.slice(0, 1)), ...live() });
+
+function shown(made = model(), widget = timeline()) {
+  const there = view(widget, made);
+  const canvas = there.one("canvas");
+  return {
+    ...there,
+    canvas,
+    made,
+    follow: there.one("button"),
+    keyed: (key, more) => press(canvas, key, more),
+    click: (x, y, more) => {
+      point(canvas, "pointerdown", x, y, more);
+      point(canvas, "pointerup", x, y, more);
+    },
+    tells: () => there.one(".tells").textContent,
+    said: () => there.one(".said").textContent,
+  };
+}
+
+const many = (made, count = 300) => {
+  const order = Array.from({ length: count }, (_, n) => `r${n}`);
+  painted.length = 0;
+  made.send(live({ order, bands: [] }, []));
+  return painted.filter(([name]) => name === "fillText").map(([, , text]) => text);
+};
+
+beforeEach(() => {
+  observed = page();
+  painted = painter();
+  now = 0;
+  vi.spyOn(performance, "now").mockImplementation(() => now);
+  vi.spyOn(Element.prototype, "clientWidth", "get").mockReturnValue(WIDTH);
+});
+afterEach(tidy);
+
+describe("what is drawn", () => {
+  test("each mark, in the colour of its role and in its place", () => {
+    shown();
+    const boxes = painted.filter(([name]) => name === "fillRect");
+    const [, , x, y, width, height] = boxes.find(([, colour]) => colour === "--mtplx-decode");
+    const second = (WIDTH - GUTTER - 8) / 8;
+    expect(x).toBeCloseTo(GUTTER + second);
+    expect(width).toBeCloseTo(2 * second);
+    expect(y).toBeCloseTo(TOP + 2.6 * HIGH);
+    expect(height).toBeCloseTo(0.3 * HIGH);
+    const roles = new Set(boxes.map(([, colour]) => colour));
+    expect([...roles]).toEqual(expect.arrayContaining(["--mtplx-queued", "--mtplx-cohort"]));
+    expect(painted.flat().every((n) => typeof n !== "number" || Number.isFinite(n))).toBe(true);
   });
 
-  it("are some ninety pixels apart", () => {
-    expect(ticks(0, 10, 450).map(([x]) => x + 0)).toEqual([0, 2, 4, 6, 8, 10]);
-    expect(ticks(0, 10, 450)[1][1]).toBe("2 s");
-    expect(ticks(1.1, 1.5, 180).map(([, text]) => text)).toEqual(["1.2 s", "1.4 s"]);
+  test("a cohort's heading has a row of its own", () => {
+    shown();
+    const at = painted.find(([name, , text]) => name === "fillText" && text === HEAD.bands[0][0]);
+    expect(at[4]).toBeCloseTo(TOP + 1.55 * HIGH);
+  });
+
+  test("nothing that is out of sight", () => {
+    const { made } = shown();
+    painted.length = 0;
+    const marks = Array.from({ length: 100 }, (_, n) => ["decode", n, 0.6, 0.5, 0.3]);
+    made.send(live({ end: 100 }, [{ ...LINES[1], marks }]));
+    const decoded = painted.filter(([name, fill]) => name === "fillRect" && fill === "--mtplx-decode");
+    expect(decoded.length).toBe(60); // the last sixty seconds are followed
+  });
+
+  test("nothing before the first message", () => {
+    const made = model();
+    made.values.live = "{}";
+    const { keyed, click, tells } = shown(made);
+    keyed("ArrowDown");
+    click(200, A);
+    expect([painted, tells()]).toEqual([[], ""]);
+  });
+
+  test("many requests scroll, with the last of them in sight", () => {
+    const { made, canvas } = shown();
+    const texts = many(made);
+    expect(texts).toContain("r299");
+    expect(texts).not.toContain("r0");
+    expect(Number.parseFloat(canvas.style.height)).toBeLessThan(420);
+  });
+
+  test("all of many requests, in less height, when all were asked for", () => {
+    const { made, canvas, keyed } = shown();
+    keyed("Home");
+    const texts = many(made).filter((text) => text.startsWith("r"));
+    expect(texts[0]).toBe("r0");
+    expect(texts.length).toBeGreaterThan(15);
+    expect(texts.length).toBeLessThan(27);
+    expect(Number.parseFloat(canvas.style.height)).toBeLessThan(420);
+  });
+
+  test("again when the page's theme, the place or the screen changes", () => {
+    shown();
+    for (const one of [...observed]) {
+      painted.length = 0;
+      one.changed();
+      nextFrame();
+      expect(painted.length).toBeGreaterThan(0);
+    }
   });
 });
 
-describe("the seconds that are seen", () => {
-  it("follow the end", () => {
-    expect(seconds(FOLLOWING, HEAD)).toEqual([80, 100]);
-    expect(seconds(FOLLOWING, { start: 0, end: 110 })).toEqual([90, 110]);
-    expect(seconds(FOLLOWING, { start: 0, end: 5 })).toEqual([0, 5]);
+describe("what is told", () => {
+  test("names and numbers, which are never markup", () => {
+    const { el, keyed, tells } = shown();
+    keyed("ArrowDown");
+    keyed("ArrowDown");
+    expect(el.querySelector("x")).toBe(null);
+    expect(tells()).toBe("Pinned: b<x>: still open");
   });
 
-  it("are all where all were asked for", () => {
-    expect(seconds({ ...FOLLOWING, all: true }, HEAD)).toEqual([0, 100]);
+  test("what the pointer is on", () => {
+    const { canvas, tells } = shown();
+    point(canvas, "pointermove", 200, A);
+    expect(tells()).toBe("a · slot 0: queued 0.50 s · ended: stop");
+    point(canvas, "pointermove", 200, HEADING);
+    expect(tells()).toBe(HEAD.bands[0][0]);
+    point(canvas, "pointermove", GUTTER + (2.1 * (WIDTH - GUTTER - 8)) / 8, 20);
+    expect(tells()).toBe("32.0 tokens/s: of all requests, at 2.10 s");
+    point(canvas, "pointerleave");
+    expect(tells()).toBe(HEAD.summary);
   });
 
-  it("stay where the reader went", () => {
-    const gone = panned(FOLLOWING, HEAD, -30);
-    expect(seconds(gone, HEAD)).toEqual([50, 70]);
-    expect(seconds(gone, { start: 0, end: 500 })).toEqual([50, 70]);
+  test("aloud, once when something is pinned, and seldom otherwise", () => {
+    const { made, keyed, said } = shown();
+    expect(said()).toBe(HEAD.summary);
+    made.send(live({ running: true, summary: "one" }));
+    expect(said()).toBe(HEAD.summary);
+    now = 15000;
+    made.send(live({ running: true, summary: "two" }));
+    made.send(live({ running: true, summary: "three" }));
+    expect(said()).toBe("two");
+    made.send(live({ running: false, summary: "the end" }));
+    expect(said()).toBe("the end");
+    keyed("ArrowDown");
+    expect(said()).toBe("a · slot 0: queued 0.50 s; ended: stop");
   });
 
-  it("are half as many when zoomed in, around the place that was pointed at", () => {
-    const near = zoomed(FOLLOWING, HEAD, 0.5, 90);
-    expect(seconds(near, HEAD)).toEqual([85, 95]);
-    expect(near.follow).toBe(false);
-  });
-
-  it("still follow when zoomed by a key", () => {
-    const near = zoomed(FOLLOWING, HEAD, 0.5, null);
-    expect(seconds(near, HEAD)).toEqual([90, 100]);
-    expect(seconds(near, { start: 0, end: 103 })).toEqual([93, 103]);
+  test("the place of the words never shrinks below the pointer", () => {
+    const { canvas, one } = shown();
+    const high = vi.spyOn(Element.prototype, "scrollHeight", "get");
+    high.mockReturnValue(51);
+    point(canvas, "pointermove", 200, A);
+    high.mockReturnValue(17);
+    point(canvas, "pointerleave");
+    expect(one(".tells").style.minHeight).toBe("51px");
   });
 });
 
-describe("lines", () => {
-  it("are lower where there are many, and scroll where they do not fit", () => {
-    expect(rows(1).fit).toBe(1);
-    expect(rows(1).high).toBeGreaterThan(rows(20).high);
-    const many = rows(400);
-    expect(many.fit).toBeLessThan(400);
-    expect(many.fit * many.high).toBeLessThanOrEqual(330);
+describe("pinning", () => {
+  test("by a click, and off by another", () => {
+    const { click, made, tells } = shown();
+    click(200, B);
+    expect([tells(), made.values.held]).toEqual(["Pinned: b<x>: still open", true]);
+    click(200, B);
+    expect([tells(), made.values.held]).toEqual([HEAD.summary, false]);
+    click(200, B, { button: 2 });
+    expect(made.values.held).toBe(false);
+  });
+
+  test("by keys, which skip headings and hold the view until Escape", () => {
+    const { keyed, made, tells } = shown();
+    keyed("ArrowUp");
+    expect(tells()).toBe("Pinned: b<x>: still open");
+    keyed("ArrowUp");
+    expect(tells()).toBe("Pinned: a · slot 0: queued 0.50 s · ended: stop");
+    keyed("ArrowUp");
+    expect(tells()).toMatch(/^Pinned: a/);
+    expect(made.values.held).toBe(true);
+    keyed("Escape");
+    expect([tells(), made.values.held]).toEqual([HEAD.summary, false]);
+  });
+
+  test("scrolls to what is pinned", () => {
+    const { made, keyed, tells } = shown();
+    many(made);
+    keyed("PageUp");
+    keyed("ArrowDown");
+    keyed("ArrowUp");
+    painted.length = 0;
+    keyed("ArrowUp");
+    expect(painted.some(([name, , text]) => name === "fillText" && text === "r254")).toBe(true);
+    expect(tells()).toBe(HEAD.summary); // nothing but its name is known of it
+  });
+
+  test("ends when the request is forgotten", () => {
+    const { keyed, made, tells } = shown();
+    keyed("ArrowDown");
+    made.send(live({ order: ["b<x>"], bands: [], summary: "1 request." }));
+    expect([tells(), made.values.held]).toEqual(["1 request.", false]);
   });
 });
 
-describe("what is read from the two messages", () => {
-  const line = (id, label) => ({ id, label });
-
-  it("is nothing before the first", () => {
-    expect(read("[]", "{}")).toBe(null);
+describe("moving", () => {
+  test("by keys in time, and back to what happens now", () => {
+    const { follow, keyed, made } = shown();
+    expect(follow.getAttribute("aria-pressed")).toBe("true");
+    keyed("ArrowLeft");
+    expect([follow.getAttribute("aria-pressed"), made.values.held]).toEqual(["false", true]);
+    keyed("End");
+    expect([follow.getAttribute("aria-pressed"), made.values.held]).toEqual(["true", false]);
   });
 
-  it("is the newest of each line", () => {
-    const live = { head: { order: ["a", "b"] }, lines: [line("b", "new"), line("a", "open")] };
-    const state = read(JSON.stringify([line("b", "old")]), JSON.stringify(live));
-    expect(state.order).toEqual(["a", "b"]);
-    expect(state.lines.get("a").label).toBe("open");
-    expect(state.lines.get("b").label).toBe("new");
+  test("by dragging, which pins nothing", () => {
+    const { canvas, follow, tells } = shown();
+    point(canvas, "pointerdown", 300, A);
+    point(canvas, "pointermove", 302, A);
+    expect(follow.getAttribute("aria-pressed")).toBe("true");
+    point(canvas, "pointermove", 340, A);
+    point(canvas, "pointerup", 340, A);
+    expect(follow.getAttribute("aria-pressed")).toBe("false");
+    expect(tells()).not.toMatch(/^Pinned/);
+  });
+
+  test("keys of the browser and of the page stay theirs", () => {
+    const { keyed } = shown();
+    expect(keyed("+", { ctrlKey: true }).defaultPrevented).toBe(false);
+    expect(keyed("Tab").defaultPrevented).toBe(false);
+    expect(keyed("+").defaultPrevented).toBe(true);
+  });
+});
+
+describe("the wheel", () => {
+  const turn = (canvas, more = {}) => {
+    const event = new WheelEvent("wheel", { deltaY: -100, cancelable: true, ...more });
+    canvas.dispatchEvent(event);
+    nextFrame();
+    return event.defaultPrevented;
+  };
+
+  test("is the page's until the chart was clicked, and after it was left", () => {
+    const { canvas, click, keyed } = shown();
+    expect([turn(canvas), turn(canvas, { ctrlKey: true })]).toEqual([false, false]);
+    canvas.focus();
+    expect(turn(canvas)).toBe(false);
+    click(200, HEADING);
+    expect(turn(canvas)).toBe(true);
+    canvas.blur();
+    expect(turn(canvas)).toBe(false);
+    click(200, HEADING);
+    keyed("Escape");
+    expect(turn(canvas)).toBe(false);
+  });
+
+  test("moves in time when it is turned sideways", () => {
+    const { canvas, click, follow } = shown();
+    click(200, HEADING);
+    turn(canvas, { deltaX: 60, deltaY: 2 });
+    expect(follow.getAttribute("aria-pressed")).toBe("false");
+  });
+
+  test("is read in pixels, whatever it counts in", () => {
+    const event = { deltaX: 0, deltaY: 3, deltaMode: 1 };
+    expect(turned(event)).toEqual({ x: 0, y: 48 });
+    expect(turned({ ...event, deltaMode: 0 })).toEqual({ x: 0, y: 3 });
+    expect(turned({ ...event, deltaY: -9999, deltaMode: 0 }).y).toBe(-240);
+  });
+});
+
+describe("several views of one model", () => {
+  test("have a place each, and hold it together", () => {
+    const made = model();
+    const widget = timeline();
+    const [one, other] = [shown(made, widget), shown(made, widget)];
+    one.keyed("ArrowDown");
+    other.keyed("ArrowDown");
+    other.keyed("Escape");
+    expect([one.tells().startsWith("Pinned"), other.tells()]).toEqual([true, HEAD.summary]);
+    expect(made.values.held).toBe(true);
+    one.end();
+    expect(made.values.held).toBe(false);
+    made.send(live({ summary: "3 requests." }));
+    expect([one.tells().startsWith("Pinned"), other.tells()]).toEqual([true, "3 requests."]);
+  });
+
+  test("leave nothing behind", () => {
+    const { end, made } = shown();
+    made.send({});
+    observed[0].changed();
+    expect(frames()).toBe(1);
+    end();
+    expect([made.heard, observed, frames()]).toEqual([[], [], 0]);
   });
 });
