@@ -15,7 +15,7 @@ UI_ARGS ?=
 .PHONY: help setup demo lab test ui lint format bench conformance notebooks clean force
 help:
 	@echo "make demo       the quick-start notebook, run and printed here"
-	@echo "make lab        the quick-start notebook in JupyterLab"
+	@echo "make lab        the notebooks in JupyterLab, the quick start first"
 	@echo "make test       linters, types and tests (PYTEST_ARGS=... goes to pytest)"
 	@echo "make ui         the views, in a browser and by their modules (UI_ARGS=... goes to pytest)"
 	@echo "make lint       linters and types only"

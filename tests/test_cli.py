@@ -216,11 +216,16 @@ def test_distill_gets_what_was_asked(
     from mtplx_kernel.training.distill import Options
 
     asked: list[Any] = []
-    monkeypatch.setattr("mtplx_kernel.training.distill.distill", lambda *given: asked.append(given))
+
+    def distill(*given: Any, say: Callable[[str], object]) -> None:
+        asked.append(given)
+        say("train 100%")
+
+    monkeypatch.setattr("mtplx_kernel.training.distill.distill", distill)
     line = "--tokens 1.5M --batch 8 --depth 2 --minutes 0.5 --draft-vocab 4K --seed 7 "
     line += "--length 512 --conversation 256 --from old"
     code, out, err = run("distill", str(folder), "--out", "head", *line.split())
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "train 100%\n")
     assert out == f"The head is in head: load {folder} with --head head\n"
     options = Options(
         tokens=1_500_000,
@@ -235,7 +240,7 @@ def test_distill_gets_what_was_asked(
     )
     assert asked == [(folder, Path("head"), options)]
 
-    def interrupted(*given: Any) -> None:
+    def interrupted(*given: Any, **said: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mtplx_kernel.training.distill.distill", interrupted)

@@ -1,6 +1,6 @@
 // The acceptance view: draws the charts that Python laid out, and says what the marks stand for.
 
-import { eachFrame, element, holds, rootOf, voice } from "./page.js";
+import { eachFrame, element, focusable, holds, rootOf, voice } from "./page.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 320;
@@ -61,9 +61,8 @@ function panelOf(grid, heard) {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     role: "application",
     "aria-roledescription": "chart",
-    tabindex: "0",
   });
-  grid.append(svg);
+  grid.append(focusable(svg));
   let shown = "";
   const panel = { svg, hints: [], update, mark };
   const under = (event) => panel.hints.indexOf(event.target?.dataset?.hint ?? "");

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mtplx_kernel.widgets.chart_pictures import png
 from mtplx_kernel.widgets.charts import charts
-from mtplx_kernel.widgets.rates import AcceptanceView, Share
+from mtplx_kernel.widgets.rates import AcceptanceView, Share, counted
 from mtplx_kernel.widgets.tally import AcceptanceTally
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Followed:
 def bundle(view: AcceptanceView) -> dict[str, str]:
     """All forms of a view by their MIME types, as a notebook keeps them.
 
-    The picture stands in the page too: of several forms most readers show the page.
+    The picture stands in the page too: see `mtplx_kernel.widgets.static.bundle`.
     """
     picture = base64.b64encode(png(charts(view))).decode()
     return {
@@ -113,7 +113,7 @@ def _facts(view: AcceptanceView) -> list[str]:
             f"a forward of one row takes {curve} tokens, {view.chosen_ms:.3g} ms as chosen"
         )
     if view.missed:
-        facts.append(f"{view.missed} cycles were forgotten before they could be counted")
+        facts.append(f"{counted(view.missed, 'cycle')} not counted: forgotten too soon")
     return facts
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mtplx_kernel.widgets.rates import AcceptanceView, Moment, Share
+from mtplx_kernel.widgets.rates import AcceptanceView, Moment, Share, counted
 
 WIDTH, HEIGHT = 320.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 38.0, 8.0, 30.0, 30.0
@@ -131,7 +131,7 @@ def by_drafter(view: AcceptanceView) -> Chart:
     marks: list[Mark] = [heading(title)]
     for n, share in enumerate(shares):
         y = TOP + 4 + n * ROW
-        hint = f"{share.name}: {_of(share)} in {share.cycles} cycles"
+        hint = f"{share.name}: {_of(share)} in {counted(share.cycles, 'cycle')}"
         marks += [
             Words(left - 6, y + 11, share.name, "end"),
             Bar(left, y, room, ROW - 8, "muted", hint, hollow=True),
@@ -185,7 +185,7 @@ def chosen_depths(view: AcceptanceView) -> Chart:
     marks: list[Mark] = [heading(title), *floor()]
     for depth, n in view.depths:
         x, width, height = LEFT + step * (depth + 0.15), step * 0.7, TALL * n / most
-        hint = f"{depth} drafts: {n} of {cycles} cycles"
+        hint = f"{counted(depth, 'draft')}: {n} of {counted(cycles, 'cycle')}"
         marks.append(Bar(x, FLOOR - height, width, height, "head", hint))
         if deepest < 8:
             label = f"{n / cycles:.0%}"
@@ -196,7 +196,7 @@ def chosen_depths(view: AcceptanceView) -> Chart:
     ]
     axis = f"drafts in a cycle; in force: {view.in_force}"
     marks.append(Words(WIDTH - RIGHT, HEIGHT - 4, axis, "end", "muted"))
-    said = "; ".join(f"{depth}: {n} cycles" for depth, n in view.depths)
+    said = "; ".join(f"{depth}: {counted(n, 'cycle')}" for depth, n in view.depths)
     aria = (
         f"{title}, in force: {view.in_force}. On average {view.chosen:.1f} drafts a cycle. {said}."
     )
@@ -226,7 +226,7 @@ def costs(view: AcceptanceView) -> Chart:
     for point in curve:
         place = at(point.tokens, point.ms)
         marks += [
-            Dot(*place, 3.0, "decode", f"{point.tokens} tokens: {point.ms:.3g} ms"),
+            Dot(*place, 3.0, "decode", f"{counted(point.tokens, 'token')}: {point.ms:.3g} ms"),
             Words(place[0], FLOOR + 13, str(point.tokens), "middle", "muted"),
         ]
     marks += [
@@ -235,7 +235,7 @@ def costs(view: AcceptanceView) -> Chart:
         Words(x + (8 if left else -8), y + 16, said, "start" if left else "end"),
         Words(LEFT + BROAD / 2, HEIGHT - 4, "tokens in the forward", "middle", "muted"),
     ]
-    measured = "; ".join(f"{point.tokens} tokens: {point.ms:.3g} ms" for point in curve)
+    measured = "; ".join(f"{counted(point.tokens, 'token')}: {point.ms:.3g} ms" for point in curve)
     return Chart("costs", title, f"{title}. {measured}. Chosen, {said}.", tuple(marks))
 
 

@@ -15,6 +15,7 @@ import ipywidgets as ipw
 
 from mtplx_kernel.widgets.desk import NO_MODEL, Desk, InForce, Setting
 from mtplx_kernel.widgets.queue_buttons import QueueButtons
+from mtplx_kernel.widgets.subshell import heard_while_busy
 
 LOOK_S = 0.5
 """Seconds between two looks at what is in force."""
@@ -152,24 +153,28 @@ class Controls:
         self._wishes.put(Wish(doing, lambda: self._desk.cancel(request_id)))
 
     def _dropdown(self, description: str, options: tuple[str, ...]) -> Any:
-        return ipw.Dropdown(
-            description=description, options=options, layout=self._cell, style=_ASIDE
+        return heard_while_busy(
+            ipw.Dropdown(description=description, options=options, layout=self._cell, style=_ASIDE)
         )
 
     def _checkbox(self, description: str, value: bool = False) -> Any:
-        return ipw.Checkbox(value, description=description, indent=False, layout=self._cell)
+        return heard_while_busy(
+            ipw.Checkbox(value, description=description, indent=False, layout=self._cell)
+        )
 
     def _field(self, name: str, value: Setting) -> Any:
         words = name.replace("_", " ")
         if isinstance(value, bool):
             return self._checkbox(words, value)
         kind = ipw.IntText if name in WHOLE else ipw.FloatText
-        return kind(
-            value,
-            description=words,
-            continuous_update=False,
-            layout=self._cell,
-            style=_ASIDE,
+        return heard_while_busy(
+            kind(
+                value,
+                description=words,
+                continuous_update=False,
+                layout=self._cell,
+                style=_ASIDE,
+            )
         )
 
     # The thread

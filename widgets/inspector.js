@@ -1,7 +1,7 @@
 // The inspector: one request's text with each token marked by how it came, and cycle by cycle.
 
 import { cycleAt, drawStrip, moved, told } from "./inspector_cycles.js";
-import { eachFrame, element, holds, rootOf, voice, watch } from "./page.js";
+import { buttonOf, eachFrame, element, focusable, holds, rootOf, voice, watch } from "./page.js";
 
 const TAGS = { accepted: "u", correction: "i", bonus: "b" };
 const DEEPEST = 5;
@@ -52,16 +52,13 @@ function draw({ model, el }, hold) {
   const summary = element("p", "summary", head);
   const note = element("span", "note", head);
   note.setAttribute("role", "status");
-  const copy = element("button", "copy", head, "Copy the text");
-  copy.type = "button";
+  buttonOf("Copy the text", head, copy);
   const legend = element("p", "legend", root);
-  const text = element("pre", "text", root);
-  text.tabIndex = 0;
+  const text = focusable(element("pre", "text", root));
   text.setAttribute("role", "group");
   text.setAttribute("aria-label", "The text of the request");
   element("p", "caption", root, "Tokens of each cycle; a line is at what was drafted");
-  const strip = element("canvas", "strip", root);
-  strip.tabIndex = 0;
+  const strip = focusable(element("canvas", "strip", root));
   strip.setAttribute("role", "slider");
   strip.setAttribute("aria-label", "Cycles");
   strip.setAttribute("aria-valuetext", "none chosen");
@@ -153,6 +150,18 @@ function draw({ model, el }, hold) {
     clearing = setTimeout(() => (note.textContent = ""), NOTE_MS);
   }
 
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      noted("Copied.");
+    } catch {
+      // No access to the clipboard: the text is selected, for the keys that copy.
+      text.focus();
+      getSelection().selectAllChildren(text);
+      noted("Selected; copy it with your keys.");
+    }
+  }
+
   function keyed(event) {
     if (event.key === "Escape" && pinned >= 0) pin(-1);
     else if ((event.ctrlKey || event.metaKey) && event.key === "a" && event.target === text) {
@@ -191,17 +200,6 @@ function draw({ model, el }, hold) {
   strip.addEventListener("pointermove", (event) => point(cycleUnder(event)));
   strip.addEventListener("pointerleave", () => point(-1));
   strip.addEventListener("click", (event) => picked(cycleUnder(event)));
-  copy.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(text.textContent);
-      noted("Copied.");
-    } catch {
-      // No access to the clipboard: the text is selected, for the keys that copy.
-      text.focus();
-      getSelection().selectAllChildren(text);
-      noted("Selected; copy it with your keys.");
-    }
-  });
 
   const frame = eachFrame(show);
   const unwatch = watch(strip, tell);

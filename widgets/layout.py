@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mtplx_kernel.engine.timeline import CohortView, RequestView, Segment, TimelineView
+from mtplx_kernel.widgets.rates import counted
 
 TOP, FLOOR = 0.12, 0.9
 """Between them is what is drawn of a line, which is one unit high."""
@@ -154,11 +155,11 @@ def summary(view: TimelineView) -> str:
     """What a view shows, in words."""
     if not view.order:
         return "No requests yet."
-    parts = [f"{_count(len(view.order), 'request')}, {view.tokens} tokens"]
+    parts = [f"{counted(len(view.order), 'request')}, {counted(view.tokens, 'token')}"]
     if view.waiting or view.running:
         parts.append(f"{view.waiting} waiting and {view.running} running")
     if view.tok_s:
-        parts.append(f"{view.tok_s:.1f} tokens/s in all")
+        parts.append(f"{view.tok_s:.1f} tokens/s {'in all' if view.running else 'at the end'}")
     text = "; ".join(parts) + "."
     if view.cohorts:
         text += f" Cohorts: {'; '.join(cohort_words(cohort) for cohort in view.cohorts[-3:])}."
@@ -167,8 +168,8 @@ def summary(view: TimelineView) -> str:
 
 def cohort_words(cohort: CohortView) -> str:
     """A cohort in a few words."""
-    words = f"{cohort.cohort_id}: up to {_count(cohort.width, 'row')} in {cohort.lane} slots"
-    return words + (f", {_count(cohort.refills, 'refill')}" if cohort.refills else "")
+    words = f"{cohort.cohort_id}: up to {counted(cohort.width, 'row')} in {cohort.lane} slots"
+    return words + (f", {counted(cohort.refills, 'refill')}" if cohort.refills else "")
 
 
 def _line(request: RequestView, zero: float) -> Line:
@@ -206,17 +207,17 @@ def _tells(request: RequestView, zero: float) -> Iterable[str]:
     for part in request.segments:
         yield f"{part.kind} {_seconds(part)}"
     cached = f", {request.cached_tokens} of them cached" if request.cached_tokens else ""
-    yield f"{_count(request.prompt_tokens, 'prompt token')}{cached}"
-    tokens = _count(request.completion_tokens, "token")
+    yield f"{counted(request.prompt_tokens, 'prompt token')}{cached}"
+    tokens = counted(request.completion_tokens, "token")
     if request.decode_tok_s is not None:
         tokens += f", {request.decode_tok_s:.1f} a second"
     yield tokens
     if request.cycles:
-        drafts = f"{request.accepted} of {_count(request.drafted, 'draft')} right"
-        yield f"{_count(request.cycles, 'cycle')}" + (f", {drafts}" if request.drafted else "")
+        drafts = f"{request.accepted} of {counted(request.drafted, 'draft')} right"
+        yield f"{counted(request.cycles, 'cycle')}" + (f", {drafts}" if request.drafted else "")
     yield f"mode {request.generation_mode}, scheduler {request.scheduler_mode}"
     if request.cohort_id is not None:
-        yield f"cohort {request.cohort_id}, up to {_count(request.width, 'row')} a forward"
+        yield f"cohort {request.cohort_id}, up to {counted(request.width, 'row')} a forward"
     yield "still open" if request.finish_reason is None else f"ended: {request.finish_reason}"
 
 
@@ -287,7 +288,3 @@ def line_data(line: Line) -> dict[str, object]:
 
 def _seconds(part: Segment) -> str:
     return f"{part.end - part.start:.2f} s"
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n} {word}{'' if n == 1 else 's'}"

@@ -12,9 +12,27 @@ export function element(tag, className, parent, text) {
 
 // The root of a view; keys that are typed in it are not the notebook's.
 export function rootOf(tag, name, parent) {
-  const root = element(tag, `mtplx mtplx-${name}`, parent);
-  root.dataset.lmSuppressShortcuts = "true";
-  return root;
+  return ownKeys(element(tag, `mtplx mtplx-${name}`, parent));
+}
+
+// Keys that are typed in a part are not the notebook's. JupyterLab asks what has the focus first,
+// and only then what is around it: each part that can have the focus says so itself.
+export function ownKeys(part) {
+  part.setAttribute("data-lm-suppress-shortcuts", "true");
+  return part;
+}
+
+// A part that can have the focus.
+export function focusable(part) {
+  part.setAttribute("tabindex", "0");
+  return ownKeys(part);
+}
+
+export function buttonOf(text, parent, act) {
+  const made = ownKeys(element("button", "", parent, text));
+  made.type = "button";
+  made.addEventListener("click", act);
+  return made;
 }
 
 // Something to be done in the next frame, once however often it was asked for.

@@ -9,6 +9,7 @@ from typing import Any
 import ipywidgets as ipw
 
 from mtplx_kernel.widgets.desk import OpenRequest
+from mtplx_kernel.widgets.subshell import heard_while_busy
 
 BUTTONS = 8
 AT_ONCE = 3
@@ -101,6 +102,10 @@ def _press(button: Button, cancel: Callable[[str | None], None]) -> None:
 
 
 def _button(description: str = "", *, disabled: bool = False) -> Any:
-    return ipw.Button(
-        description=description, disabled=disabled, layout={"width": "auto", "max_width": "100%"}
+    return heard_while_busy(
+        ipw.Button(
+            description=description,
+            disabled=disabled,
+            layout={"width": "auto", "max_width": "100%"},
+        )
     )

@@ -73,6 +73,8 @@ class AcceptanceView:
 
     Attributes
     ----------
+    tokens, ends
+        Tokens decoded, and how many of them ended an answer and are not in it.
     by_depth
         Drafts at the first place, the second, and so on.
     by_drafter
@@ -92,6 +94,7 @@ class AcceptanceView:
     requests: int
     cycles: int
     tokens: int
+    ends: int = 0
     by_depth: tuple[Share, ...] = ()
     by_drafter: tuple[Share, ...] = ()
     moments: tuple[Moment, ...] = ()
@@ -127,7 +130,9 @@ class AcceptanceView:
         requests = counted(self.requests, "request")
         if not self.cycles:
             return f"{requests}, nothing decoded yet"
-        said = f"{requests}, {counted(self.tokens, 'token')} in {counted(self.cycles, 'cycle')}"
+        said = f"{requests}, {counted(self.tokens - self.ends, 'token')}"
+        said += f" and {counted(self.ends, 'end token')}" if self.ends else ""
+        said += f" in {counted(self.cycles, 'cycle')}"
         said += f" ({self.tokens / self.cycles:.2f} a cycle)"
         if not self.drafted:
             return f"{said}, no drafts"

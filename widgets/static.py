@@ -38,6 +38,9 @@ LEGEND = (
 def bundle(view: TimelineView, width: float = WIDTH) -> dict[str, str]:
     """What shows a timeline anywhere, by MIME type: `image/png`, `text/html` and `text/plain`.
 
+    The picture stands in the page too: readers of notebooks show the page alone, and what makes
+    LaTeX or PDF of them takes the picture.
+
     Parameters
     ----------
     width
@@ -188,6 +191,7 @@ def _label(axes: Axes, placed: Layout) -> None:
 
 
 def _dress(axes: Axes, colours: dict[str, str]) -> None:
+    axes.grid(False)  # which some styles have
     axes.set_facecolor(colours["ground"])
     axes.tick_params(colors=colours["text"], labelsize=8)
     axes.spines[:].set_color(colours["grid"])

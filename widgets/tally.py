@@ -40,8 +40,9 @@ class AcceptanceTally:
     a bounded number of moments.
     """
 
-    _seen: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, tuple[int, bool]] = field(default_factory=dict)
     _requests: int = 0
+    _ends: int = 0
     _missed: int = 0
     _all: _Sums = field(default_factory=_Sums)
     _depths: Counter[int] = field(default_factory=Counter)
@@ -54,11 +55,13 @@ class AcceptanceTally:
         seen, self._seen = self._seen, {}
         news: list[tuple[float, int, int, int, str, bool]] = []
         for window in windows:
-            known = seen.get(window.request_id)
-            self._requests += known is None
-            fresh, missed, total = _new(window.cycles, known or 0)
+            self._requests += window.request_id not in seen
+            known, over = seen.get(window.request_id, (0, False))
+            fresh, missed, total = _new(window.cycles, known)
             self._missed += missed
-            self._seen[window.request_id] = total
+            if window.end_token and not over and total > missed:
+                self._ends, over = self._ends + 1, True
+            self._seen[window.request_id] = total, over
             mtp = window.generation_mode == "mtp"
             news += [
                 (c.at, c.drafted, c.accepted, c.tokens, c.drafter or NOBODY, mtp) for c in fresh
@@ -80,6 +83,7 @@ class AcceptanceTally:
             requests=self._requests,
             cycles=self._all.cycles,
             tokens=self._all.tokens,
+            ends=self._ends,
             by_depth=tuple(
                 Share(str(at), tried[at], tried[at], right[at]) for at in range(1, deepest + 1)
             ),

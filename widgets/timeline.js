@@ -1,6 +1,17 @@
 // The live timeline: draws what layout.py placed. Across are seconds, down are rows.
 
-import { cleared, coloursOf, eachFrame, element, holds, rootOf, voice, watch } from "./page.js";
+import {
+  buttonOf,
+  cleared,
+  coloursOf,
+  eachFrame,
+  element,
+  focusable,
+  holds,
+  rootOf,
+  voice,
+  watch,
+} from "./page.js";
 import { RIGHT, TOP, gutterOf, heightOf, paintTimeline } from "./timeline_paint.js";
 import { SPAN, panned, rateAt, read, rows, scale, seconds, zoomed } from "./timeline_places.js";
 
@@ -33,8 +44,7 @@ function draw({ model, el }, hold) {
   const root = rootOf("section", "timeline", el);
   root.setAttribute("aria-label", "Timeline");
   const bar = element("div", "bar", root);
-  const canvas = element("canvas", "", root);
-  canvas.tabIndex = 0;
+  const canvas = focusable(element("canvas", "", root));
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-roledescription", "chart");
   canvas.setAttribute("aria-label", HELP);
@@ -55,11 +65,9 @@ function draw({ model, el }, hold) {
   let tallest = { width: 0, px: 0 };
 
   const button = (text, label, act) => {
-    const made = element("button", "", bar, text);
-    made.type = "button";
+    const made = buttonOf(text, bar, act);
     made.title = label;
     made.setAttribute("aria-label", label);
-    made.addEventListener("click", act);
     return made;
   };
   const following = button("Follow", "follow what happens now", () => {

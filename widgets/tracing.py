@@ -112,9 +112,10 @@ class Trace:
         accepted = sum(cycle.accepted for cycle in self.cycles)
         if self.cycles:
             n = sum(cycle.tokens for cycle in self.cycles)
-            known = f"the last {n} of them " if self.counts.get(UNKNOWN) else ""
-            said += f"{', ' if known else ' '}{known}in {counted(len(self.cycles), 'cycle')}"
-            said += f" ({n / len(self.cycles):.2f} a cycle)"
+            known = len(self.pieces) - self.counts.get(UNKNOWN, 0)
+            said += f", the last {known} of them" if known < len(self.pieces) else ""
+            said += " and an end token" if n > known else ""
+            said += f" in {counted(len(self.cycles), 'cycle')} ({n / len(self.cycles):.2f} a cycle)"
         if drafted:
             said += f", {accepted} of {counted(drafted, 'draft')} right ({accepted / drafted:.0%})"
         return said + (", not ended" if self.running else "")

@@ -102,7 +102,8 @@ def test_every_long_command_draws_on_a_terminal(folder: Path, tmp_path: Path) ->
     running.close()
     assert running.exitstatus == 0, running.before
     assert bars(running.before) >= {
-        f"converting {folder}",
+        "converting endless",
+        "loading endless",
         *("writing", "training", "judging at temperature 0.0", "judging at temperature 0.8"),
         *("verifying", "tuning", "comparing", "decode"),
     }

@@ -304,10 +304,6 @@ def test_checks_show_a_page_and_leave_the_model_free(kernel: Kernel) -> None:
         '<img alt="Bar chart of tiny llama, times the speed of mode ar. ar: 1.00; '
         in (result["data"]["text/html"])
     )
-    # The progress bar, which nothing is left of at the end.
-    (bar,) = ran.contents("display_data")
-    assert bar["data"]["text/plain"].startswith("tuning:   0%|")
-    assert ran.contents("update_display_data")[-1]["data"] == {"text/plain": ""}
     assert ran.text("stderr") == ""
 
 

@@ -18,7 +18,7 @@ from tests.ipython.scripted import Answer, new_shell
 Shown = Callable[[], str]
 PIECES = ("Hello", " <there>", ".")
 TABLE = [
-    "req-1: 3 tokens in 2 cycles (1.50 a cycle), 1 of 1 drafts right (100%)",
+    "req-1: 3 tokens in 2 cycles (1.50 a cycle), 1 of 1 draft right (100%)",
     "[accepted draft], <bonus after right drafts>",
     "cycle     ms  drafted by  right  rows  tokens",
     "    1                      none     1  Hello",

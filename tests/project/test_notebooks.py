@@ -134,6 +134,18 @@ def test_committed_notebook_names_no_machine(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_committed_outputs_need_no_kernel_and_hold_no_noise(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            words = output.get("text") or output.get("evalue")
+            forms = output.get("data", {"text/plain": words})
+            assert "application/vnd.jupyter.widget-view+json" not in forms, cell.source
+            assert forms.get("text/plain"), cell.source
+            said = " ".join(text for form, text in forms.items() if form.startswith("text/"))
+            assert not re.search(r"\w*Warning|\d%\||\dit/s|<IPython", said), cell.source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_committed_notebook_holds_no_token(path: Path) -> None:
     drawn = len(secrets.token_urlsafe(32))
     outputs = json.dumps([cell.get("outputs") for cell in json.loads(path.read_text())["cells"]])

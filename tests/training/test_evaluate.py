@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -101,3 +104,23 @@ def test_scores_by_domain(base: Base, head: DistilledHead, roles: Roles) -> None
     for name, scores in found.domains.items():
         assert name in {"chat", "facts"}
         assert len(scores.acceptance) == len(scores.tokens_a_cycle) == 2
+
+
+def test_judging_stops_where_it_is_asked_to(base: Base, head: DistilledHead, roles: Roles) -> None:
+    steps: list[int] = []
+
+    def stages(total: int, what: str, unit: str) -> AbstractContextManager[Callable[[int], object]]:
+        assert (what, unit) == ("judging at temperature 0.0", "step")
+        return nullcontext(steps.append)
+
+    with pytest.raises(KeyboardInterrupt):
+        answer(
+            base,
+            roles,
+            head.vocabulary,
+            0.0,
+            prompts=PROMPTS,
+            stopped=lambda: len(steps) == 2,
+            stages=stages,
+        )
+    assert steps == [1, 1]

@@ -185,9 +185,13 @@ OPTIONS = Options(
 )
 
 
-def test_from_a_model_folder_to_a_head(tmp_path: Path) -> None:
+def test_from_a_model_folder_to_a_head(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, out = tiny.write("llama", tmp_path / "model"), tmp_path / "out"
-    figures = distill(model, out, OPTIONS)
+    said: list[str] = []
+    figures = distill(model, out, OPTIONS, say=said.append)
+    assert capfd.readouterr() == ("", "")
+    assert said[0].startswith("wrote {'rows_written': 10,")
+    assert said[-1].startswith("train 100.0%: step 3, ")
     files = {p.name for p in out.iterdir()}
     assert {"head.safetensors", "README.md", "metrics.json"} <= files
     assert not any(name.startswith("writing-") for name in files)

@@ -17,7 +17,8 @@ PIXELS = "(canvas) => canvas.toDataURL()"
 FOCUSED = """() => {
   const part = document.activeElement;
   const style = getComputedStyle(part);
-  return [part.tagName, part.closest(".mtplx") !== null && style.outlineStyle !== "none"];
+  const own = part.hasAttribute("data-lm-suppress-shortcuts");
+  return [part.tagName, own, part.closest(".mtplx") !== null && style.outlineStyle !== "none"];
 }"""
 
 Show = Callable[..., "Mounted"]
@@ -88,15 +89,16 @@ def test_a_canvas_is_as_sharp_as_the_screen(show: Show, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_what_has_the_focus_can_be_seen(show: Show, name: str) -> None:
+def test_what_has_the_focus_can_be_seen_and_keeps_its_keys(show: Show, name: str) -> None:
     view = show(name)
     seen = []
     while True:
         view.press("Tab")
-        tag, visible = view.page.evaluate(FOCUSED)
+        tag, own, visible = view.page.evaluate(FOCUSED)
         if tag == "BODY":
             break
         assert visible, tag
+        assert own, f"JupyterLab would take the keys that are typed in the {tag}"
         seen.append(tag)
     assert (
         seen

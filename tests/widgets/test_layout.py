@@ -118,7 +118,7 @@ def test_a_row_of_the_table_says_the_same(placed: Layout) -> None:
 
 def test_the_summary(placed: Layout) -> None:
     assert placed.summary == (
-        "5 requests, 9 tokens; 8.0 tokens/s in all. "
+        "5 requests, 9 tokens; 8.0 tokens/s at the end. "
         "Cohorts: cohort-1: up to 2 rows in 2 slots, 1 refill."
     )
     assert layout(Timeline().snapshot(), 900).summary == "No requests yet."

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import struct
+from io import BytesIO
 from typing import Any
 
+import matplotlib
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from PIL import Image
 
 from mtplx_kernel.engine.timeline import Timeline
 from mtplx_kernel.widgets.layout import FLOOR, TOP, layout
 from mtplx_kernel.widgets.palette import SHADES
-from mtplx_kernel.widgets.static import LINE_PX, TEXT_ROWS, bundle, figure, png, text
-from tests.widgets.timelines import example, request
+from mtplx_kernel.widgets.static import LEGEND, LINE_PX, TEXT_ROWS, bundle, figure, png, text
+from tests.widgets.timelines import cycles, example, request
 
 
 def size(picture: bytes) -> tuple[int, int]:
@@ -59,6 +62,22 @@ def test_the_picture_paints_the_marks_of_the_layout(dark: bool) -> None:
     assert painted[SHADES["cohort"].on(dark=dark)] == [pytest.approx([3.0, 1.0, 5.0, 3.0])]
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_picture_of_few_colours_has_those_of_its_legend(dark: bool) -> None:
+    timeline = Timeline()
+    for i in range(23):
+        ended = request(f"r{i}", 2.0 * i, 2 * i + 0.3, 2 * i + 1.0, 2 * i + 5.0)
+        timeline.open(cycles(ended, *((2 * i + 1 + n / 10, 4, i * n % 5) for n in range(38))))
+        timeline.count(2.0 * i, 2 * i + 1.3, 12)
+    with Image.open(BytesIO(png(timeline.snapshot(), dark=dark))) as picture:
+        found = [colour for _, colour in picture.convert("RGB").getcolors(1 << 24) or []]
+    for role, _ in LEGEND:
+        wanted = bytes.fromhex(SHADES[role].on(dark=dark)[1:])
+        nearest = min(max(abs(a - b) for a, b in zip(c, wanted, strict=True)) for c in found)
+        assert nearest <= 4, role
+    assert len(found) <= 64
+
+
 def test_the_picture_shows_the_rate_with_gaps() -> None:
     (curve,) = figure(example().snapshot()).axes[0].lines
     points = [(float(x), float(y)) for x, y in zip(*curve.get_data(), strict=True)]
@@ -75,6 +94,12 @@ def test_the_picture_shows_the_rate_with_gaps() -> None:
         (5.25, 8.0),
         (5.25, 0.0),
     ]
+
+
+def test_a_picture_does_not_follow_the_readers_own_style() -> None:
+    plain = png(example().snapshot())
+    with matplotlib.rc_context({"axes.grid": True, "savefig.dpi": 300, "savefig.bbox": "tight"}):
+        assert png(example().snapshot()) == plain
 
 
 def test_many_requests_make_a_picture_of_bounded_height() -> None:

@@ -121,6 +121,18 @@ def test_the_depth_in_force_is_said_in_words(status: dict[str, object], said: st
     assert depth_of(status).startswith(said)
 
 
+def test_end_tokens_are_counted_apart() -> None:
+    """They are decoded, but no view of a request counts them among its tokens."""
+    tally = AcceptanceTally()
+    made = window("req-1", (1.0, 0, 0, None), (1.1, 1, 1, "head"))
+    for ended in (False, True, True):
+        made.end_token = ended
+        tally.take([made])
+    assert tally.view({}).summary == (
+        "1 request, 2 tokens and 1 end token in 2 cycles (1.50 a cycle), 1 of 1 draft right (100%)"
+    )
+
+
 def test_what_nobody_drafted_has_no_rate() -> None:
     tally = AcceptanceTally()
     assert tally.view({}).summary == "0 requests, nothing decoded yet"

@@ -27,7 +27,7 @@ def marked(html: str) -> str:
 
 def test_text_has_a_line_a_cycle_with_marked_tokens() -> None:
     assert as_text(TRACE).splitlines() == [
-        "req-1: 7 tokens in 4 cycles (2.00 a cycle), 5 of 6 drafts right (83%)",
+        "req-1: 7 tokens and an end token in 4 cycles (2.00 a cycle), 5 of 6 drafts right (83%)",
         "[accepted draft], {correction of a wrong draft}, <bonus after right drafts>",
         "cycle      ms  drafted by  right  rows  tokens",
         "    1                       none     2  T",

@@ -57,7 +57,7 @@ def test_tokens_are_told_by_their_cycles() -> None:
     assert trace.cycles[0].ms is None
     assert not trace.running
     assert trace.summary == (
-        "req-1: 7 tokens in 4 cycles (2.00 a cycle), 5 of 6 drafts right (83%)"
+        "req-1: 7 tokens and an end token in 4 cycles (2.00 a cycle), 5 of 6 drafts right (83%)"
     )
 
 

@@ -2,7 +2,16 @@
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { cleared, eachFrame, holds, rootOf, voice, watch } from "../../../widgets/page.js";
+import {
+  buttonOf,
+  cleared,
+  eachFrame,
+  focusable,
+  holds,
+  rootOf,
+  voice,
+  watch,
+} from "../../../widgets/page.js";
 import { Model, frames, nextFrame, page, painter, tidy } from "./stand_in.js";
 
 let observed;
@@ -71,10 +80,14 @@ describe("what is said aloud", () => {
 });
 
 describe("a root", () => {
-  it("keeps its keys from the notebook", () => {
+  it("keeps its keys from the notebook, and so does each part that can have the focus", () => {
     const root = rootOf("section", "timeline", document.body);
     expect(root.className).toBe("mtplx mtplx-timeline");
-    expect(root.getAttribute("data-lm-suppress-shortcuts")).toBe("true");
+    const parts = [root, focusable(document.createElement("canvas")), buttonOf("All", root)];
+    for (const part of parts) {
+      expect(part.getAttribute("data-lm-suppress-shortcuts")).toBe("true");
+    }
+    expect(parts[1].tabIndex).toBe(0);
   });
 });
 
