@@ -17,7 +17,8 @@ from mtplx_kernel.decoding.step import DecodeStep, Outcome
 from mtplx_kernel.decoding.text import TextStream
 from mtplx_kernel.engine.fit import fit
 from mtplx_kernel.heads.base import Head
-from mtplx_kernel.heads.distilled import DistilledHead, load_distilled
+from mtplx_kernel.heads.distilled import DistilledHead
+from mtplx_kernel.heads.distilled_file import load_distilled
 from mtplx_kernel.models import catalog
 from mtplx_kernel.models.head import AUTO, NONE, shipped_name
 from mtplx_kernel.models.load import LoadedModel, load

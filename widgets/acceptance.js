@@ -29,7 +29,8 @@ const DRAWN = {
     }),
   dot: (mark) => shape("circle", { cx: mark.x, cy: mark.y, r: mark.radius, class: "filled" }),
   words: (mark) => {
-    const made = shape("text", { x: mark.x, y: mark.y, "text-anchor": mark.anchor, class: "filled" });
+    const place = { x: mark.x, y: mark.y, "text-anchor": mark.anchor };
+    const made = shape("text", { ...place, class: "filled" });
     made.textContent = mark.text;
     return made;
   },

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import threading
 import weakref
-from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from mtplx_kernel.widgets.chart_pictures import png
 from mtplx_kernel.widgets.charts import charts
 from mtplx_kernel.widgets.rates import AcceptanceView, Share, counted
+from mtplx_kernel.widgets.tables import table
 from mtplx_kernel.widgets.tally import AcceptanceTally
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def as_text(view: AcceptanceView) -> str:
     lines = [view.summary]
     rows = _rows(view)
     if rows:
-        table = [HEADER, *rows]
-        widths = [max(len(row[n]) for row in table) for n in range(len(HEADER))]
+        shown = [HEADER, *rows]
+        widths = [max(len(row[n]) for row in shown) for n in range(len(HEADER))]
         lines += [
-            "  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in table
+            "  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in shown
         ]
     return "\n".join([*lines, *_facts(view)])
 
@@ -82,14 +82,13 @@ def as_text(view: AcceptanceView) -> str:
 def as_html(view: AcceptanceView, picture: str) -> str:
     """The same as a page, with a PNG in base64 that its description stands for."""
     description = " ".join(chart.aria for chart in charts(view))
-    heads = "".join(f'<th scope="col">{name}</th>' for name in HEADER)
-    lines = "".join(_line(row) for row in _rows(view))
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    rows = _rows(view)
+    numbers = table(HEADER, rows) if rows else ""
     facts = "".join(f"<li>{escape(fact)}</li>" for fact in _facts(view))
     return (
         f'<p><img alt="{escape(description)}" style="max-width:100%" '
         f'src="data:image/png;base64,{picture}"></p><p>{escape(view.summary)}</p>'
-        f"<details><summary>Numbers</summary>{table if lines else ''}<ul>{facts}</ul></details>"
+        f"<details><summary>Numbers</summary>{numbers}<ul>{facts}</ul></details>"
     )
 
 
@@ -115,10 +114,3 @@ def _facts(view: AcceptanceView) -> list[str]:
     if view.missed:
         facts.append(f"{counted(view.missed, 'cycle')} not counted: forgotten too soon")
     return facts
-
-
-def _line(row: Sequence[str]) -> str:
-    first, *rest = (escape(cell) for cell in row)
-    return (
-        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
-    )

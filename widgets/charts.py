@@ -159,11 +159,12 @@ def over_time(view: AcceptanceView) -> Chart:
         Line(tuple(speed), "decode", dashed=True),
         Words(WIDTH - RIGHT, HEIGHT - 4, f"- - tokens a cycle (top: {most:.1f})", "end", "decode"),
         Words(LEFT, FLOOR + 13, "0 s", "start", "muted"),
-        Words(WIDTH - RIGHT, FLOOR + 13, f"{span:.0f} s", "end", "muted"),
+        Words(WIDTH - RIGHT, FLOOR + 13, f"{span:g} s", "end", "muted"),
     ]
     if share:
         marks += [
             Line(tuple(share), "accepted"),
+            *(Dot(x, y, 1.5, "accepted") for x, y in share),
             Words(LEFT, HEIGHT - 4, "\N{EM DASH} drafts right", "start", "accepted"),
         ]
     marks += [
@@ -171,7 +172,7 @@ def over_time(view: AcceptanceView) -> Chart:
         for m in moments
     ]
     last = moments[-1]
-    return Chart("over_time", title, f"{title}, {span:.0f} s. Last: {_told(last)}.", tuple(marks))
+    return Chart("over_time", title, f"{title}, {span:g} s. Last: {_told(last)}.", tuple(marks))
 
 
 def chosen_depths(view: AcceptanceView) -> Chart:
@@ -232,7 +233,7 @@ def costs(view: AcceptanceView) -> Chart:
     marks += [
         Line(((x, FLOOR), (x, y)), "correction", dashed=True),
         Dot(x, y, 5.0, "correction", said),
-        Words(x + (8 if left else -8), y + 16, said, "start" if left else "end"),
+        Words(x + (8 if left else -8), FLOOR - 6, said, "start" if left else "end"),
         Words(LEFT + BROAD / 2, HEIGHT - 4, "tokens in the forward", "middle", "muted"),
     ]
     measured = "; ".join(f"{counted(point.tokens, 'token')}: {point.ms:.3g} ms" for point in curve)

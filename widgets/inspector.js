@@ -90,8 +90,9 @@ function draw({ model, el }, hold) {
     if (!part) return;
     const place = part.getBoundingClientRect();
     const room = text.getBoundingClientRect();
-    if (place.top < room.top) text.scrollTop -= room.top - place.top + room.height / 2;
-    else if (place.bottom > room.bottom) text.scrollTop += place.bottom - room.bottom + room.height / 2;
+    const half = room.height / 2;
+    if (place.top < room.top) text.scrollTop -= room.top - place.top + half;
+    else if (place.bottom > room.bottom) text.scrollTop += place.bottom - room.bottom + half;
   }
 
   function point(number) {

@@ -155,7 +155,10 @@ def summary(view: TimelineView) -> str:
     """What a view shows, in words."""
     if not view.order:
         return "No requests yet."
-    parts = [f"{counted(len(view.order), 'request')}, {counted(view.tokens, 'token')}"]
+    requests = counted(view.opened, "request")
+    if len(view.order) < view.opened:
+        requests = f"{len(view.order)} of {requests}"
+    parts = [f"{requests}, {counted(view.tokens, 'token')}"]
     if view.waiting or view.running:
         parts.append(f"{view.waiting} waiting and {view.running} running")
     if view.tok_s:
@@ -168,7 +171,8 @@ def summary(view: TimelineView) -> str:
 
 def cohort_words(cohort: CohortView) -> str:
     """A cohort in a few words."""
-    words = f"{cohort.cohort_id}: up to {counted(cohort.width, 'row')} in {cohort.lane} slots"
+    rows = f"up to {counted(cohort.width, 'row')} in {counted(cohort.lane, 'slot')}"
+    words = f"{cohort.cohort_id}: {rows if cohort.width else 'nothing decoded yet'}"
     return words + (f", {counted(cohort.refills, 'refill')}" if cohort.refills else "")
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.25
 """How often to look whether something runs."""
+LATEST_S = 1.0
+"""The most between two looks: one in which a picture was drawn took long, but is none of many."""
 REST_S = 5.0
 """How long nothing must have run until the picture takes the live view's place."""
 
@@ -71,7 +73,7 @@ class Shown:
         self._ran = clock()
         self._closed = False
         self._turn = threading.Lock()
-        self._pump = Pump(self.look, LOOK_S)
+        self._pump = Pump(self.look, LOOK_S, LATEST_S)
 
     def show(self) -> None:
         """Display it in the output of the cell that runs."""

@@ -1,6 +1,8 @@
 // What the views have in common: elements, frames, what they follow of the page, and their voice.
 
 const THEMES = ["data-jp-theme-light", "class", "theme"];
+const LINE_PX = 16; // of wheels that turn by lines
+const MOST_PX = 240; // of one turn
 
 export function element(tag, className, parent, text) {
   const made = document.createElement(tag);
@@ -68,6 +70,13 @@ export function watch(part, changed) {
     themes.disconnect();
     pixels.removeEventListener("change", sharper);
   };
+}
+
+// How far a wheel was turned, in pixels, whatever it counts in.
+export function turned(event) {
+  const unit = [1, LINE_PX, MOST_PX][event.deltaMode];
+  const limited = (by) => Math.min(Math.max(by * unit, -MOST_PX), MOST_PX);
+  return { x: limited(event.deltaX), y: limited(event.deltaY) };
 }
 
 // The colours of a part by their role, as its theme has them now.

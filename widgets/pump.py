@@ -11,8 +11,8 @@ SHARE = 0.01
 """Of a processor's time, so much is spent on one view, and more only by looks that take long."""
 IDLE_S = 0.5
 """How long to wait while nothing changes."""
-LONGEST_S = 2.0
-"""How long to wait at most, so that a look that took long does not make the view late."""
+LONGEST_S = 5.0
+"""How long to wait at most, however long a look took."""
 
 
 class Pump:
@@ -22,13 +22,15 @@ class Pump:
     ----------
     tick
         A bound method; whether it found anything new. Its object is not kept alive.
-    interval_s
-        The least time between two calls.
+    interval_s, longest_s
+        The least time between two calls, and the most.
     """
 
-    def __init__(self, tick: Callable[[], bool], interval_s: float) -> None:
+    def __init__(
+        self, tick: Callable[[], bool], interval_s: float, longest_s: float = LONGEST_S
+    ) -> None:
         self._tick = weakref.WeakMethod(tick)
-        self._interval = interval_s
+        self._interval, self._longest = interval_s, longest_s
         self._stopped = threading.Event()
         self.failure: str | None = None
         """What ended it before its time."""
@@ -63,7 +65,7 @@ class Pump:
             if changed is None:
                 return
             spent = time.thread_time() - began
-            pause = max(self._interval if changed else IDLE_S, min(spent / SHARE, LONGEST_S))
+            pause = max(self._interval if changed else IDLE_S, min(spent / SHARE, self._longest))
 
     def _called(self) -> bool | None:
         """Whether there was anything new; None where the view is gone."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mtplx_kernel.engine.timeline import TimelineView
 from mtplx_kernel.widgets.layout import COLUMNS, Layout, layout
 from mtplx_kernel.widgets.palette import SHADES
+from mtplx_kernel.widgets.tables import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,14 +130,8 @@ def page(placed: Layout, picture: str) -> str:
     shown = f'<img alt="{escape(placed.summary)}" src="{source}" style="max-width:100%">'
     if not placed.lines:
         return f"<div>{shown}</div>"
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in COLUMNS)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line.cells)}</tr>"
-        for line in placed.lines
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    words = escape(placed.summary)
-    return f"<div>{shown}<details><summary>{words}</summary>{table}</details></div>"
+    words, numbers = escape(placed.summary), table(COLUMNS, (line.cells for line in placed.lines))
+    return f"<div>{shown}<details><summary>{words}</summary>{numbers}</details></div>"
 
 
 def _draw_rate(axes: Axes, placed: Layout, colours: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ import {
   focusable,
   holds,
   rootOf,
+  turned,
   voice,
   watch,
 } from "./page.js";
@@ -18,8 +19,6 @@ import { SPAN, panned, rateAt, read, rows, scale, seconds, zoomed } from "./time
 const SAY_MS = 15000; // between two summaries that are said aloud
 const ZOOM = 1.25;
 const WHEEL = 0.002; // how much a pixel of the wheel zooms
-const LINE_PX = 16; // of wheels that turn by lines
-const MOST_PX = 240; // of one turn
 const STILL_PX = 4; // a pointer that moves less was meant to stay
 const KEYS = [
   ["queued", "queued"],
@@ -32,13 +31,6 @@ const HELP =
   "Timeline of requests. Up and down choose a request, left and right move in time, " +
   "plus and minus zoom, End follows what happens now, Home shows all, Escape lets go.";
 const FOLLOWING = { all: false, follow: true, x0: 0, span: SPAN };
-
-// What a wheel event asks for, in pixels.
-export function turned(event) {
-  const unit = event.deltaMode === 1 ? LINE_PX : event.deltaMode === 2 ? MOST_PX : 1;
-  const limited = (by) => Math.min(Math.max(by * unit, -MOST_PX), MOST_PX);
-  return { x: limited(event.deltaX), y: limited(event.deltaY) };
-}
 
 function draw({ model, el }, hold) {
   const root = rootOf("section", "timeline", el);
@@ -155,11 +147,13 @@ function draw({ model, el }, hold) {
   function words() {
     const row = pointer && !drag?.moved ? rowAt(pointer.y) : null;
     const about = told(pinned ?? row?.id);
-    if (about) return [`${pinned === null ? "" : "Pinned: "}${about.label}`, about.tells.join(" · ")];
+    const mark = pinned === null ? "" : "Pinned: ";
+    if (about) return [mark + about.label, about.tells.join(" · ")];
     if (row?.band) return ["", row.band[0]];
     if (!pointer || pointer.y >= TOP || pointer.x < gutter) return ["", state.summary];
     const at = scale(seconds(camera, state), gutter, wide()).toSeconds(pointer.x);
-    return [`${rateAt(state.rates, at).toFixed(1)} tokens/s`, `of all requests, at ${at.toFixed(2)} s`];
+    const rate = rateAt(state.rates, at).toFixed(1);
+    return [`${rate} tokens/s`, `of all requests, at ${at.toFixed(2)} s`];
   }
 
   function tell() {

@@ -17,7 +17,8 @@ export function gutterOf(paint, width, lines) {
   paint.font = FONT;
   let broad = 0;
   for (const line of lines) broad = Math.max(broad, paint.measureText(line.label).width);
-  return Math.round(Math.min(Math.max(broad + 16, LEAST_GUTTER), Math.max(LEAST_GUTTER, width / 4)));
+  const most = Math.max(LEAST_GUTTER, width / 4);
+  return Math.round(Math.min(Math.max(broad + 16, LEAST_GUTTER), most));
 }
 
 // All of it. A scene: state, range of seconds, width, gutter, first row, high, fit, the pinned and
@@ -60,10 +61,13 @@ function paintGround(scene) {
       const [, , count, start, end] = band;
       if (row + count + 1 < first || row > first + fit) return;
       const x = toX(start);
-      paint.fillRect(x, y(row), Math.max(1, toX(end) - x), (count + 1) * high - Math.min(2, high / 4));
+      const tall = (count + 1) * high - Math.min(2, high / 4);
+      paint.fillRect(x, y(row), Math.max(1, toX(end) - x), tall);
     });
     paint.fillStyle = colour("grid");
-    for (const [x] of ticks(...scene.range, wide)) paint.fillRect(Math.round(toX(x)), TOP, 1, floor);
+    for (const [x] of ticks(...scene.range, wide)) {
+      paint.fillRect(Math.round(toX(x)), TOP, 1, floor);
+    }
   });
   const at = state.rows.findIndex(({ id }) => id !== null && id === scene.hovered);
   if (at < first || at >= first + fit) return;
@@ -180,7 +184,8 @@ function paintChosen(scene) {
     paint.fillRect(width - 5, TOP + (first / state.rows.length) * fit * high, 4, Math.max(8, long));
   }
   if (!pointer || pointer.x < gutter || pointer.x > gutter + wide) return;
-  const digits = Math.min(3, Math.max(0, -Math.floor(Math.log10((scene.range[1] - scene.range[0]) / wide))));
+  const pixel = (scene.range[1] - scene.range[0]) / wide;
+  const digits = Math.min(3, Math.max(0, -Math.floor(Math.log10(pixel))));
   const text = `${scene.toSeconds(pointer.x).toFixed(digits)} s`;
   const broad = paint.measureText(text).width + 8;
   const left = Math.min(Math.max(0, pointer.x - broad / 2), width - broad);

@@ -12,6 +12,7 @@ from unicodedata import category
 from mtplx_kernel.widgets.chart_pictures import png
 from mtplx_kernel.widgets.palette import SHADES, TINTS, tint
 from mtplx_kernel.widgets.rates import counted
+from mtplx_kernel.widgets.tables import table
 from mtplx_kernel.widgets.trace_chart import cycle_chart
 from mtplx_kernel.widgets.tracing import MEANING, UNKNOWN, CycleLine, Piece, Trace
 
@@ -56,11 +57,11 @@ def as_text(trace: Trace) -> str:
         (*line.cells, "".join(_marked(piece) for piece in by_cycle.get(line.number, ())))
         for line in _shown(trace.cycles)
     ]
-    table = [HEADER, *rows]
-    widths = [max(len(row[n]) for row in table) for n in range(len(HEADER) - 1)]
+    shown = [HEADER, *rows]
+    widths = [max(len(row[n]) for row in shown) for n in range(len(HEADER) - 1)]
     lines = [
         "  ".join([*(f"{c:>{w}}" for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in table
+        for row in shown
     ]
     legend = ", ".join(f"{a}{MEANING[kind]}{b}" for kind, (a, b) in _legend(trace) if a)
     left_out = len(trace.cycles) - len(rows)
@@ -153,18 +154,12 @@ def _table(trace: Trace) -> str:
     if not trace.cycles:
         return ""
     by_cycle, shown = _by_cycle(trace), _shown(trace.cycles)
-    heads = "".join(f'<th scope="col">{name}</th>' for name in HEADER)
-    rows = "".join(
-        "<tr>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in line.cells)
-        + f"<td>{escape(''.join(_marked(p) for p in by_cycle.get(line.number, ())))}</td></tr>"
+    rows = [
+        (*line.cells, "".join(_marked(piece) for piece in by_cycle.get(line.number, ())))
         for line in shown
-    )
+    ]
     left_out = len(trace.cycles) - len(shown)
     note = f", without {left_out} in the middle" if left_out else ""
     marks = " ".join(f"{a}{MEANING[kind]}{b}" for kind, (a, b) in _legend(trace) if a)
-    return (
-        f"<details><summary>{counted(len(trace.cycles), 'cycle')}{note}</summary>"
-        f"<table><caption>{escape(marks)}</caption><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></details>"
-    )
+    summary = f"{counted(len(trace.cycles), 'cycle')}{note}"
+    return f"<details><summary>{summary}</summary>{table(HEADER, rows, marks)}</details>"

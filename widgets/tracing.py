@@ -168,7 +168,7 @@ class Tracer:
         self._window = window
         self._all = ids
         # As the engine releases it, but for stop strings: each token is shown with its text.
-        self._stream = TextStream(tokenizer, ())
+        self._stream = TextStream(tokenizer, window.context)
         self._texts: list[str] = []
         self._whole = False
         # A view's thread and whoever asks for its picture may come at once.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mtplx_kernel.decoding.params import MAX_LOGPROBS, SamplingParams
+from mtplx_kernel.decoding.text import CONTEXT_TOKENS
 from mtplx_kernel.engine.constraints import Compiled, Constraints
 from mtplx_kernel.engine.defaults import Defaults
 from mtplx_kernel.engine.ledger import Ledger
@@ -213,7 +214,9 @@ class Intake:
             members=ask.members,
             alone=ask.alone,
         )
-        window = DecodeWindow(request_id, time.perf_counter(), prompt_tokens=len(ids))
+        window = DecodeWindow(
+            request_id, time.perf_counter(), prompt_tokens=len(ids), context=ids[-CONTEXT_TOKENS:]
+        )
         handle = Handle(request, window)
         handle.attach(
             wake=lambda: self._owner.post(lambda runner: runner.cancel(handle)),

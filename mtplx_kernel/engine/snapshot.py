@@ -130,8 +130,10 @@ class TimelineView:
         The time of the view.
     order
         Ids of all requests shown, cohort by cohort, each as it came.
+    opened
+        How many requests there have been, shown or not.
     requests
-        Those of them that a reader has to look at, in that order.
+        Those shown that a reader has to look at, in that order.
     flow
         Tokens of all requests by time, where there were any.
     tok_s
@@ -146,6 +148,7 @@ class TimelineView:
     end: float
     now: float
     order: tuple[str, ...]
+    opened: int
     requests: tuple[RequestView, ...]
     cohorts: tuple[CohortView, ...]
     flow: tuple[Flow, ...]
@@ -161,6 +164,7 @@ def view(
     flow: Sequence[Flow],
     now: float,
     since: float | None = None,
+    opened: int | None = None,
 ) -> TimelineView:
     """What some requests and the cohorts in which they were looked like at a time."""
     named = {cohort.cohort_id: cohort for cohort in cohorts}
@@ -199,6 +203,7 @@ def view(
         end=max((now if end is None else end for end in ends), default=now),
         now=now,
         order=tuple(w.request_id for w in ordered),
+        opened=len(ordered) if opened is None else opened,
         requests=tuple(
             _request(w, now, w.request_id in refills)
             for w in ordered
@@ -249,9 +254,9 @@ def _request(window: DecodeWindow, now: float, refill: bool) -> RequestView:
         prompt_tokens=window.prompt_tokens,
         cached_tokens=window.cached_tokens,
         completion_tokens=window.completion_tokens,
-        cycles=window.verify_calls,
-        drafted=sum(window.drafted_by_depth),
         accepted=sum(window.accepted_by_depth),
+        drafted=sum(window.drafted_by_depth),
+        cycles=window.verify_calls,
         tokens_per_cycle=window.tokens_per_cycle,
         decode_tok_s=rate if rate and rate > 0 else None,
         segments=tuple(_segments(window.submitted, window.prefill_started, first, until)),

@@ -75,6 +75,7 @@ class DecodeWindow:
     accepted_by_depth: list[int] = field(default_factory=list)
     cached_tokens: int | None = None
     slot: int | None = None
+    """Which it was given when it was admitted; its row may be moved later."""
     lane: int | None = None
     cohort_id: str | None = None
     width: int = 0
@@ -83,6 +84,8 @@ class DecodeWindow:
     draft_error: str | None = None
     cycles: Cycles = field(default_factory=Cycles)
     """Its last cycles one by one, with their ids."""
+    context: tuple[int, ...] = ()
+    """The last ids of its prompt, on which the text of its first token may depend."""
 
     @property
     def decode_tok_s(self) -> float | None:
@@ -227,7 +230,8 @@ class Timeline:
         """
         windows, cohorts, flow = self.windows(), self.cohorts(), self.flow()
         older = [window for window in windows[:-most] if window.ended is None]
-        return view_of([*older, *windows[-most:]], cohorts, flow, time.perf_counter(), since)
+        shown = [*older, *windows[-most:]]
+        return view_of(shown, cohorts, flow, time.perf_counter(), since, self.opened)
 
     def plot(self, *, most: int = SHOWN, width: float = 900, dark: bool = False) -> Figure:
         """Draw it; where it is a cell's value, a notebook shows the picture.
@@ -281,8 +285,8 @@ class Timeline:
         return pandas.DataFrame(self.to_records())
 
     def to_records(self) -> list[dict[str, Any]]:
-        """The windows as plain dictionaries, without their cycles."""
-        names = [name for name in DecodeWindow.__slots__ if name != "cycles"]
+        """The windows as plain dictionaries, without their cycles and ids."""
+        names = [name for name in DecodeWindow.__slots__ if name not in ("context", "cycles")]
         return [{name: getattr(w, name) for name in names} for w in self.windows()]
 
     def to_json(self) -> str:

@@ -15,7 +15,8 @@ from mlx.utils import tree_flatten
 from mtplx_kernel.errors import InvalidRequest, ModelUnusable
 from mtplx_kernel.heads.base import Head
 from mtplx_kernel.heads.checkpoint import head_files, load_native
-from mtplx_kernel.heads.distilled import DistilledHead, load_distilled
+from mtplx_kernel.heads.distilled import DistilledHead
+from mtplx_kernel.heads.distilled_file import load_distilled
 from mtplx_kernel.heads.files import read_header
 from mtplx_kernel.models.catalog import ModelSource
 from mtplx_kernel.models.dense import dense

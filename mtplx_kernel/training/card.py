@@ -34,15 +34,29 @@ def write(metrics: dict[str, Any], model: Path) -> str:
         *_before(options, metrics["before"]),
         "",
         "## Acceptance",
+        *_acceptance(metrics["evaluation"]),
+        "",
+        "## Licence",
+        _licence(model),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _acceptance(evaluation: list[dict[str, Any]]) -> list[str]:
+    """How often it was right, where it was judged."""
+    if not evaluation:
+        return ["It was not judged."]
+    lines = [
         "Held-out prompts in six domains; conditional acceptance by depth, and tokens a cycle with",
         "1, 2, 3 and 4 drafts. Means over the domains.",
         "",
         "| temperature | draft vocabulary | acceptance | tokens a cycle |",
         "|---|---|---|---|",
     ]
-    for found in metrics["evaluation"]:
+    for found in evaluation:
         lines.append(_row(found["temperature"], found["columns"], found["overall"]))
-    widest = {found["temperature"]: found for found in metrics["evaluation"]}
+    widest = {found["temperature"]: found for found in evaluation}
     for found in widest.values():
         lines += ["", f"By domain, temperature {found['temperature']}:", ""]
         lines += [
@@ -50,7 +64,7 @@ def write(metrics: dict[str, Any], model: Path) -> str:
             "|---|---|---|---|",
         ]
         lines += [_row(name, found["columns"], s) for name, s in found["domains"].items()]
-    return "\n".join([*lines, "", "## Licence", _licence(model), ""])
+    return lines
 
 
 def _before(options: dict[str, Any], runs: list[dict[str, Any]]) -> list[str]:

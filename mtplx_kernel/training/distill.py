@@ -22,7 +22,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from mtplx_kernel.engine.memory import budget
 from mtplx_kernel.errors import InvalidRequest
-from mtplx_kernel.heads.distilled import DistilledHead, load_distilled, save_distilled
+from mtplx_kernel.heads.distilled import DistilledHead
+from mtplx_kernel.heads.distilled_file import load_distilled, save_distilled
 from mtplx_kernel.models.progress import Stages, draw, untold
 from mtplx_kernel.training import card
 from mtplx_kernel.training.base import Base, load_base, new_head

@@ -71,6 +71,8 @@ class Place:
     state: Arrays
     step: int = 0
     seconds: float = 0.0
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What the last report said."""
 
     def progress(self, plan: Plan) -> float:
         """From 0 to 1."""
@@ -157,7 +159,7 @@ def train(
     _save(checkpoint, place)
     head.update(tree_unflatten(list(place.parameters.items())))
     mx.eval(head.parameters())
-    return journal.figures | {"steps": place.step, "seconds": round(place.seconds, 1)}
+    return place.figures | {"steps": place.step, "seconds": round(place.seconds, 1)}
 
 
 def heat(progress: float) -> float:
@@ -198,7 +200,6 @@ class _Journal:
         self._next = clock()
         self._before: tuple[int, float] | None = None
         self._line = ""
-        self.figures: dict[str, Any] = {}
 
     def __enter__(self) -> _Journal:
         return self
@@ -217,12 +218,12 @@ class _Journal:
         self._bar.update(100 * place.progress(self._plan) - self._bar.n)
 
     def write(self, place: Place, figures: mx.array, tokens: int) -> None:
-        alpha, kl = np.array(figures).round(3).tolist()
+        alpha, kl = np.array(figures).astype(float).round(3).tolist()
         now = self._clock()
         then = self._before or (place.step - 1, now)
         rate = (place.step - then[0]) * tokens / (now - then[1]) if now > then[1] else 0.0
         self._before, self._next = (place.step, now), now + SECONDS_A_LINE
-        self.figures = {"alpha": alpha, "kl": kl, "tokens": place.step * tokens}
+        place.figures = {"alpha": alpha, "kl": kl, "tokens": place.step * tokens}
         self._line = (
             f"train {place.progress(self._plan):.1%}: step {place.step}, "
             f"{place.step * tokens / 1e6:.1f}M tokens, {rate / 1e3:.0f}k/s, "
@@ -251,9 +252,8 @@ def _save(path: Path, place: Place) -> None:
     arrays = {f"parameters.{name}": a for name, a in place.parameters.items()}
     arrays |= {f"state.{name}": a for name, a in place.state.items()}
     draft = path.with_name(f"writing-{path.name}")
-    mx.save_safetensors(
-        str(draft), arrays, {"place": json.dumps({"step": place.step, "seconds": place.seconds})}
-    )
+    stands = {"step": place.step, "seconds": place.seconds, "figures": place.figures}
+    mx.save_safetensors(str(draft), arrays, {"place": json.dumps(stands)})
     os.replace(draft, path)
 
 

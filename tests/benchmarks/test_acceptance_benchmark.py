@@ -19,7 +19,7 @@ from benchmarks.scores import Scores, Text
 from mtplx_kernel.caching.slots import StockCaches
 from mtplx_kernel.decoding.params import GenerationMode, SamplingParams
 from mtplx_kernel.decoding.step import Outcome, Token
-from mtplx_kernel.heads.distilled import save_distilled
+from mtplx_kernel.heads.distilled_file import save_distilled
 from mtplx_kernel.models.load import LoadedModel, load
 from mtplx_kernel.training.base import make_base, new_head
 from mtplx_kernel.training.heldout import DOMAINS, HELD_OUT

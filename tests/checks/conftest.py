@@ -13,7 +13,8 @@ import mtplx_kernel as mk
 from mtplx_kernel.decoding.drafting import Drafts
 from mtplx_kernel.decoding.row import Row
 from mtplx_kernel.engine.engine import Engine
-from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig, save_distilled
+from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
+from mtplx_kernel.heads.distilled_file import save_distilled
 from mtplx_kernel.models.load import load
 from tests.tiny import COMMON, VOCABULARY, write
 

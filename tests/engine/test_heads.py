@@ -19,7 +19,8 @@ from mtplx_kernel.engine import engine as engine_module
 from mtplx_kernel.engine import fit as fit_module
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.errors import InvalidRequest, ModelUnusable
-from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig, save_distilled
+from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
+from mtplx_kernel.heads.distilled_file import save_distilled
 from mtplx_kernel.models import head as head_module
 from mtplx_kernel.models import measured
 from mtplx_kernel.models.catalog import CATALOG, ModelSource

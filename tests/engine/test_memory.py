@@ -15,7 +15,8 @@ from mtplx_kernel.decoding.params import GenerationMode
 from mtplx_kernel.engine.engine import Engine
 from mtplx_kernel.engine.memory import GB, GPU_KEYS, Memory, budget, physical_memory
 from mtplx_kernel.errors import InvalidRequest
-from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig, save_distilled
+from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
+from mtplx_kernel.heads.distilled_file import save_distilled
 from mtplx_kernel.models.target import Target
 from tests.engine.conftest import CONTEXT, PROBE, Start
 from tests.tiny import COMMON, VOCABULARY

@@ -191,6 +191,26 @@ def test_a_request_that_ends_meanwhile_is_told_as_open_or_whole(look: int) -> No
     assert told.finish_reason is None or told.ended == 3.0
 
 
+def test_no_more_drafts_are_right_than_there_were() -> None:
+    """A cycle may be counted between any two looks."""
+
+    class Counting(DecodeWindow):
+        looks = 0
+
+        def _read(self, name: str) -> Any:
+            """The old value to the first look, at which a cycle is counted."""
+            Counting.looks += 1
+            counted = Counting.looks > 1
+            return {"verify_calls": 1 + counted}.get(name, [1 + counted])
+
+        verify_calls = property(lambda self: self._read("verify_calls"), lambda *_: None)
+        drafted_by_depth = property(lambda self: self._read("drafted"), lambda *_: None)
+        accepted_by_depth = property(lambda self: self._read("accepted"), lambda *_: None)
+
+    (told,) = view([Counting("a", 0.0, 1.0, 2.0)], [], [], now=4.0).requests
+    assert told.accepted <= told.drafted <= told.cycles
+
+
 def test_what_began_after_the_look_has_no_negative_time() -> None:
     begun = window("a", 1.0, 2.5)
     (told,) = view([begun], [], [], now=2.0).requests

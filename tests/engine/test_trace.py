@@ -178,6 +178,7 @@ def test_an_engine_records_what_its_stats_count(engine: Engine) -> None:
     assert sum(one.drafted for one in cycles) == sum(told.stats.drafted_by_depth)
     assert sum(one.accepted for one in cycles) == sum(told.stats.accepted_by_depth)
     assert tuple(told.window.cycles.token_ids) == told.token_ids
+    assert told.window.context == tuple((PROBE * 4)[-6:])
     times = [one.at for one in cycles]
     assert times == sorted(times)
     assert told.window.admitted is not None

@@ -12,12 +12,8 @@ import pytest
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.base import Shared
 from mtplx_kernel.heads.checkpoint import head_files, load_native, save_native
-from mtplx_kernel.heads.distilled import (
-    DistilledHead,
-    HeadConfig,
-    load_distilled,
-    save_distilled,
-)
+from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
+from mtplx_kernel.heads.distilled_file import load_distilled, save_distilled
 from mtplx_kernel.models.target import Target
 from tests.heads.folders import follows
 from tests.heads.oracle import mimo, qwen

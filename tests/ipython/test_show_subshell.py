@@ -35,7 +35,7 @@ def test_cancel_all_ends_the_cell_that_runs(tiny_folder: Path) -> None:
                 client.shell_channel.send(click)
 
         # Without the button it would end by itself, but not as cancelled.
-        ran = kernel.run("%%mtplx --raw --max-tokens 20000\nabcabcabc", press)
+        ran = kernel.run("%%mtplx --raw --max-tokens 2500\nabcabcabc", press)
         (result,) = ran.contents("execute_result")
         assert result["data"]["text/plain"].startswith("<cancelled: ")
     finally:

@@ -15,7 +15,8 @@ from mlx_lm.utils import load_model
 
 from mtplx_kernel.errors import ModelUnusable
 from mtplx_kernel.heads.checkpoint import load_native, save_native
-from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig, save_distilled
+from mtplx_kernel.heads.distilled import DistilledHead, HeadConfig
+from mtplx_kernel.heads.distilled_file import save_distilled
 from mtplx_kernel.heads.families import classes_without_head
 from mtplx_kernel.models import head as head_module
 from mtplx_kernel.models.catalog import ModelSource

@@ -197,12 +197,14 @@ def test_from_a_model_folder_to_a_head(tmp_path: Path, capfd: pytest.CaptureFixt
     assert not any(name.startswith("writing-") for name in files)
     assert figures["training"]["steps"] == 3
     assert figures["evaluation"] == []
+    assert "## Acceptance\nIt was not judged.\n" in (out / "README.md").read_text()
     written = (out / "data.safetensors").stat().st_mtime_ns
     # What is finished is not done again; judging is free to change.
     again = distill(model, out, replace(OPTIONS, judged=1, temperatures=(0.8,)))
     assert [(e["temperature"], e["columns"]) for e in again["evaluation"]] == [(0.8, 100)]
     assert (out / "data.safetensors").stat().st_mtime_ns == written
     assert "| 0.8 | 100 |" in (out / "README.md").read_text()
+    assert again["training"] == figures["training"]
 
 
 def test_a_head_is_trained_on(tmp_path: Path) -> None:

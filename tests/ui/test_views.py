@@ -136,6 +136,25 @@ def test_the_timeline_is_used_with_the_keyboard_alone(notebook: Notebook) -> Non
     assert notebook.errors == []
 
 
+def test_keys_that_are_typed_in_a_view_are_not_the_notebooks(notebook: Notebook) -> None:
+    """In JupyterLab `a` and `b` would add a cell, and `d` twice would take one away."""
+    cells = notebook.page.locator(".jp-Notebook .jp-Cell")
+    before = cells.count()
+    for name, part in (
+        ("timeline", "button"),
+        ("timeline", "canvas"),
+        ("acceptance", "svg"),
+        ("request", "pre"),
+        ("request", "canvas"),
+    ):
+        focused = parts(notebook)[name].locator(part).first
+        focused.focus()
+        for key in "aabddm":
+            notebook.page.keyboard.press(key)
+        assert cells.count() == before, (name, part)
+        assert focused.evaluate("(part) => part === document.activeElement"), (name, part)
+
+
 def test_nothing_reaches_out_of_a_narrow_window(notebook: Notebook) -> None:
     notebook.page.set_viewport_size(NARROW)
     notebook.page.wait_for_timeout(1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,10 @@ def test_time_without_drafts_has_tokens_but_no_share() -> None:
     )
     assert share.points == ((LEFT + BROAD / 4, FLOOR - TALL * 0.75),)
     assert chart.aria.endswith("Last: 0.5 s: no drafts, 1.00 tokens a cycle.")
+    # One moment is no line yet, but is to be seen.
+    dots = [m for m in chart.marks if isinstance(m, Dot) and m.role == "accepted"]
+    assert [(dot.x, dot.y) for dot in dots] == list(share.points)
+    assert "0.5 s" in words(over_time(replace(VIEW, moments=VIEW.moments[:1])))
 
 
 def test_the_chosen_point_lies_on_the_cost_curve() -> None:

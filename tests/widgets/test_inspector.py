@@ -70,4 +70,4 @@ def test_a_request_that_ended_is_shown_as_a_page(monkeypatch: pytest.MonkeyPatch
     output.show()
     output.close()
     assert "<u" in sent[0]["text/html"]
-    assert sent[0]["text/plain"].startswith("req-1: 7 tokens in 4 cycles")
+    assert sent[0]["text/plain"].startswith("req-1: 7 tokens and an end token in 4 cycles")

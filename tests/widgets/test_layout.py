@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mtplx_kernel.engine.timeline import Timeline
+from mtplx_kernel.engine.timeline import CohortRecord, Timeline
 from mtplx_kernel.widgets.layout import (
     BAR,
     COLUMNS,
@@ -16,6 +16,7 @@ from mtplx_kernel.widgets.layout import (
     Layout,
     Mark,
     as_data,
+    cohort_words,
     layout,
     line_data,
     nice,
@@ -73,6 +74,15 @@ def test_a_cohort_is_a_band_behind_its_lines(placed: Layout) -> None:
     ]
 
 
+def test_a_cohort_that_only_prefills_is_no_row_in_a_slot() -> None:
+    timeline = Timeline()
+    timeline.open(request("a", 0.0, 1.0, cohort_id="x"))
+    timeline.form(CohortRecord("x", "mtp", 1, 1.0))
+    assert cohort_words(timeline.snapshot().cohorts[0]) == "x: nothing decoded yet"
+    timeline.windows()[0].width = 1
+    assert cohort_words(timeline.snapshot().cohorts[0]) == "x: up to 1 row in 1 slot"
+
+
 def test_an_open_cohort_goes_on_until_now() -> None:
     timeline = example()
     timeline.cohorts()[0].ended = None
@@ -121,6 +131,7 @@ def test_the_summary(placed: Layout) -> None:
         "5 requests, 9 tokens; 8.0 tokens/s at the end. "
         "Cohorts: cohort-1: up to 2 rows in 2 slots, 1 refill."
     )
+    assert layout(example().snapshot(most=2), 900).summary.startswith("2 of 5 requests, 0 tokens")
     assert layout(Timeline().snapshot(), 900).summary == "No requests yet."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,6 +165,36 @@ def test_closing_twice_does_nothing(board: Board) -> None:
         shown.close()
     assert len(board.seen) == 3
     assert board.at(2.0, shown, busy=True) == "picture 1"
+
+
+def test_a_picture_that_took_long_does_not_make_the_next_look_late(board: Board) -> None:
+    """On a processor's clock that stands for a slow picture: the wake is seen soon all the same."""
+    spent = [0.0]
+    board.version = 1
+    shown = board.shown(keep=True)
+    drawn = threading.Event()
+
+    def slow() -> dict[str, str]:
+        spent[0] += 60.0
+        drawn.set()
+        return {"text/plain": "picture"}
+
+    looked = list[float]()
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            looked.append(timeout)
+            return len(looked) > 2
+
+    shown._keep, shown._bundle = False, slow
+    board.now = 60.0
+    with pytest.MonkeyPatch.context() as patch:
+        clock = SimpleNamespace(thread_time=lambda: spent[0])
+        patch.setattr("mtplx_kernel.widgets.pump.time", clock)
+        shown._pump._run(Waits())
+    assert drawn.is_set()
+    assert looked == [0.25, 1.0, 0.5]
 
 
 def test_no_thread_is_left(board: Board) -> None:

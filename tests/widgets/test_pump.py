@@ -86,7 +86,7 @@ def test_one_that_never_began_can_be_stopped() -> None:
 
 @pytest.mark.parametrize(
     ("spent", "changed", "pause"),
-    [(0.001, True, 0.2), (0.001, False, 0.5), (0.015, True, 1.5), (0.5, True, 2.0)],
+    [(0.001, True, 0.2), (0.001, False, 0.5), (0.015, True, 1.5), (0.5, True, 3.0)],
 )
 def test_it_rests_longer_after_much_work_or_none(
     spent: float, changed: bool, pause: float, monkeypatch: pytest.MonkeyPatch
@@ -108,5 +108,5 @@ def test_it_rests_longer_after_much_work_or_none(
     clock = SimpleNamespace(thread_time=lambda: now[0])
     monkeypatch.setattr("mtplx_kernel.widgets.pump.time", clock)
     view = View(look)
-    Pump(view.look, 0.2)._run(Stopped())
+    Pump(view.look, 0.2, 3.0)._run(Stopped())
     assert pauses == [0.2, pytest.approx(pause), pytest.approx(pause)]

@@ -119,7 +119,7 @@ def test_a_bundle_says_the_same_three_times() -> None:
     assert f'src="data:image/png;base64,{found["image/png"]}"' in found["text/html"]
     summary = layout(example().snapshot(), 900).summary
     assert f'alt="{summary}"' in found["text/html"]
-    assert "<td>d&lt;x&gt;</td>" in found["text/html"]
+    assert '<th scope="row">d&lt;x&gt;</th>' in found["text/html"]
     assert "d<x>" not in found["text/html"]
     assert "<script" not in found["text/html"]
     lines = found["text/plain"].splitlines()

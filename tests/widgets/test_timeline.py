@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ipywidgets.widgets.widget import _instances
 
 import mtplx_kernel as mk
 from mtplx_kernel.engine.timeline import Timeline
@@ -135,13 +136,14 @@ def test_hundreds_of_requests_make_bounded_messages(widgets: list[TimelineWidget
     assert len(widgets[0].settled) < 2_500_000
 
 
-def test_close_leaves_no_thread() -> None:
-    before = set(threading.enumerate())
+def test_close_leaves_no_thread_and_no_widget() -> None:
+    before, widgets = set(threading.enumerate()), set(_instances)
     widget = TimelineWidget(example())
     (thread,) = set(threading.enumerate()) - before
     assert thread.name == "mtplx-view"
     widget.close()
     assert not thread.is_alive()
+    assert set(_instances) == widgets
     widget.close()
     assert INTERVAL_S >= 0.1, "ten messages a second are the most"
 

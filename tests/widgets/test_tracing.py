@@ -116,6 +116,15 @@ def test_an_answer_that_ends_within_a_character_is_shown_to_its_end(text: bytes)
     assert whole == bytes_decoded(list(text))
 
 
+def test_the_first_token_is_shown_as_it_follows_the_prompt() -> None:
+    """Many tokenizers leave out a space at the start of what they decode."""
+    tokenizer = SimpleNamespace(decode=lambda ids: bytes_decoded(ids).removeprefix(" "))
+    found = window((1.0, 0, 0, None, b" Paris"))
+    found.context = tuple(b"is")
+    pieces = Tracer(found, tokenizer).trace().pieces
+    assert "".join(piece.text for piece in pieces) == " Paris"
+
+
 def test_forgotten_cycles_leave_tokens_of_unknown_origin() -> None:
     found = window(*SOME[:2])
     found.cycles.forget()

@@ -2,7 +2,14 @@
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { bars, cycleAt, drawStrip, moved, spread, told } from "../../../widgets/inspector_cycles.js";
+import {
+  bars,
+  cycleAt,
+  drawStrip,
+  moved,
+  spread,
+  told,
+} from "../../../widgets/inspector_cycles.js";
 import { page, painter, tidy } from "./stand_in.js";
 
 // number, milliseconds, drafted, accepted, tokens, how the last came, drafter, rows

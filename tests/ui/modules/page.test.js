@@ -9,6 +9,7 @@ import {
   focusable,
   holds,
   rootOf,
+  turned,
   voice,
   watch,
 } from "../../../widgets/page.js";
@@ -64,6 +65,15 @@ describe("a canvas", () => {
 
   it("is not drawn where it cannot be seen", () => {
     expect(cleared(document.createElement("canvas"), 0, 100)).toBe(null);
+  });
+});
+
+describe("a wheel", () => {
+  it("is read in pixels, whatever it counts in", () => {
+    const event = { deltaX: 0, deltaY: 3, deltaMode: 1 };
+    expect(turned(event)).toEqual({ x: 0, y: 48 });
+    expect(turned({ ...event, deltaMode: 0 })).toEqual({ x: 0, y: 3 });
+    expect(turned({ ...event, deltaY: -9999, deltaMode: 0 }).y).toBe(-240);
   });
 });
 

@@ -2,7 +2,7 @@
 
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 
-import timeline, { turned } from "../../../widgets/timeline.js";
+import timeline from "../../../widgets/timeline.js";
 import { Model, frames, nextFrame, page, painter, point, press, tidy, view } from "./stand_in.js";
 
 const HEAD = {
@@ -97,8 +97,8 @@ describe("what is drawn", () => {
     painted.length = 0;
     const marks = Array.from({ length: 100 }, (_, n) => ["decode", n, 0.6, 0.5, 0.3]);
     made.send(live({ end: 100 }, [{ ...LINES[1], marks }]));
-    const decoded = painted.filter(([name, fill]) => name === "fillRect" && fill === "--mtplx-decode");
-    expect(decoded.length).toBe(60); // the last sixty seconds are followed
+    const decoded = painted.filter(([, fill]) => fill === "--mtplx-decode");
+    expect(decoded.filter(([name]) => name === "fillRect").length).toBe(60); // the last sixty seconds are followed
   });
 
   test("nothing before the first message", () => {
@@ -116,6 +116,27 @@ describe("what is drawn", () => {
     expect(texts).toContain("r299");
     expect(texts).not.toContain("r0");
     expect(Number.parseFloat(canvas.style.height)).toBeLessThan(420);
+  });
+
+  test("a bar beside rows that scroll, and where they are", () => {
+    const { made, keyed } = shown();
+    const bars = () => painted.filter(([name, , x, , wide]) => name === "fillRect" && wide === 4);
+    many(made, 44);
+    expect(bars().map(([, , , y, , tall]) => [y, tall])).toEqual([
+      [TOP, 330],
+      [TOP + 165, 165],
+    ]);
+    painted.length = 0;
+    keyed("PageUp");
+    expect(bars()[1][3]).toBe(TOP);
+    many(made, 3);
+    expect(bars()).toEqual([]);
+  });
+
+  test("the time that is pointed at, on the axis", () => {
+    const { canvas } = shown();
+    point(canvas, "pointermove", GUTTER + (WIDTH - GUTTER - 8) / 2, A);
+    expect(painted.some(([name, , text]) => name === "fillText" && text === "4.00 s")).toBe(true);
   });
 
   test("all of many requests, in less height, when all were asked for", () => {
@@ -286,13 +307,6 @@ describe("the wheel", () => {
     click(200, HEADING);
     turn(canvas, { deltaX: 60, deltaY: 2 });
     expect(follow.getAttribute("aria-pressed")).toBe("false");
-  });
-
-  test("is read in pixels, whatever it counts in", () => {
-    const event = { deltaX: 0, deltaY: 3, deltaMode: 1 };
-    expect(turned(event)).toEqual({ x: 0, y: 48 });
-    expect(turned({ ...event, deltaMode: 0 })).toEqual({ x: 0, y: 3 });
-    expect(turned({ ...event, deltaY: -9999, deltaMode: 0 }).y).toBe(-240);
   });
 });
 

@@ -112,7 +112,8 @@ describe("what is read from the two messages", () => {
   });
 
   it("is the newest of each line", () => {
-    const live = { head: { order: ["a", "b"], bands: [] }, lines: [line("b", "new"), line("a", "open")] };
+    const head = { order: ["a", "b"], bands: [] };
+    const live = { head, lines: [line("b", "new"), line("a", "open")] };
     const state = read([line("b", "old")], JSON.stringify(live));
     expect(state.rows.map(({ id }) => id)).toEqual(["a", "b"]);
     expect(state.lines.get("a").label).toBe("open");
