@@ -81,6 +81,7 @@ DISTILL_OPTIONS = (
     Option("--writing-batch", _count, "N", "conversations that the model writes at once"),
     Option("--seed", _seed, "N", "of what is random"),
     Option("--from", str, "HEAD", "train on a head of this model, with its draft vocabulary"),
+    Option("--width", _count, "N", "columns of the head's feed-forward layer"),
     Option("--aim", _positive, "T", "temperature of the decoding that the head is for"),
 )
 DISTILL_NAMES = {"batch": "rows", "writing_batch": "writing_rows", "from": "begin"}

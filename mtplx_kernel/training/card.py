@@ -25,12 +25,14 @@ def write(metrics: dict[str, Any], model: Path) -> str:
         "holds a prompt of the evaluation.",
         "",
         "## Recipe",
-        "One decoder block over the model's states at three depths and the embedding of the next",
-        f"token, with the model's own output head over its {drafted['ids']:,} most frequent tokens",
+        f"One decoder block{_width(options['width'])} over the model's states at three depths and",
+        "the embedding of the next token,",
+        f"with the model's own output head over its {drafted['ids']:,} most frequent tokens",
         f"({drafted['covers']:.1%} of its answers). Trained {options['depth']} passes deep for",
         f"{training['steps']:,} steps of {options['rows']} rows of {options['length']} tokens in",
         f"{training['seconds'] / 60:.1f} minutes (seed {options['seed']}): Kullback-Leibler",
-        "divergence to the model, then also the chance of acceptance; Muon and AdamW.",
+        "divergence to the model, then also",
+        f"the chance of acceptance at temperature {options['aim']}; Muon and AdamW.",
         *_before(options, metrics["before"]),
         "",
         "## Acceptance",
@@ -41,6 +43,10 @@ def write(metrics: dict[str, Any], model: Path) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _width(width: int | None) -> str:
+    return "" if width is None else f", with a feed-forward layer of {width} columns,"
 
 
 def _acceptance(evaluation: list[dict[str, Any]]) -> list[str]:

@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         judged=chosen.judged,
         begin=chosen.begin,
         aim=chosen.aim,
+        width=chosen.width,
     )
     try:
         if chosen.probe:
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--judged", type=int, default=known.judged, help="prompts a domain")
     parser.add_argument("--from", dest="begin", help="a head to train on")
     parser.add_argument("--aim", type=float, default=known.aim, help="temperature decoded at")
+    parser.add_argument("--width", type=int, help="columns of its feed-forward layer")
     parser.add_argument("--probe", action="store_true", help="only measure speed and memory")
     return parser
 

@@ -26,7 +26,7 @@ from mtplx_kernel.heads.distilled import DistilledHead
 from mtplx_kernel.heads.distilled_file import load_distilled, save_distilled
 from mtplx_kernel.models.progress import Stages, draw, untold
 from mtplx_kernel.training import card
-from mtplx_kernel.training.base import Base, load_base, new_head
+from mtplx_kernel.training.base import Base, design, load_base, new_head
 from mtplx_kernel.training.evaluate import Evaluation, answer, evaluate
 from mtplx_kernel.training.features import Features
 from mtplx_kernel.training.heldout import DOMAINS, HELD_OUT
@@ -41,6 +41,7 @@ from mtplx_kernel.training.text import (
     write_text,
 )
 from mtplx_kernel.training.train import LATE, SOON, Interrupted, Plan, train
+from mtplx_kernel.training.widen import check_width, widened
 
 GIB = 2**30
 LEAST_MEMORY = 4 * GIB
@@ -83,6 +84,8 @@ class Options:
         the model's last layer.
     aim
         Temperature of the decoding that the head is for: below 1, it favours the likely tokens.
+    width
+        Columns of the head's feed-forward layer; None leaves them as they are at the beginning.
     """
 
     tokens: int = 24_000_000
@@ -100,6 +103,7 @@ class Options:
     temperatures: tuple[float, ...] = (0.0, 0.8)
     begin: str | None = None
     aim: float = 1.0
+    width: int | None = None
 
     def lasting(self) -> dict[str, Any]:
         """The settings that must stay the same when a folder is used again."""
@@ -152,6 +156,7 @@ def distill(
         base = load_base(model, stages)
         _limit_memory()
         known = None if begin is None else load_head(base, begin)
+        check_width(options.width, (design(base) if known is None else known.config).intermediate)
         out.mkdir(parents=True, exist_ok=True)
         (out / "settings.json").write_text(json.dumps(settings, indent=1))
         roles = find_roles(base.tokenizer, base.end_ids)
@@ -160,7 +165,7 @@ def distill(
         run = _Run(options, lambda: bool(asked), stages, say)
         text = _text(base, roles, out / "data.safetensors", run)
         metrics["text"] = text.figures
-        head = _fresh(base, text, options) if known is None else _trainable(known)
+        head = _trainable(_fresh(base, text, options) if known is None else known, base, options)
         columns = head.vocabulary.size
         share = covered(text, base.target.vocabulary, head.vocabulary)
         metrics["draft_vocabulary"] = {"ids": columns, "covers": round(share, 4)}
@@ -214,8 +219,10 @@ def _fresh(base: Base, text: Text, options: Options) -> DistilledHead:
     return new_head(base, mx.array(frequent(text, base.target.vocabulary, columns)), options.seed)
 
 
-def _trainable(head: DistilledHead) -> DistilledHead:
+def _trainable(head: DistilledHead, base: Base, options: Options) -> DistilledHead:
     head.set_dtype(mx.float32)
+    if options.width is not None:
+        head = widened(head, base.target.shared, options.width, options.seed)
     mx.eval(head.parameters())
     return head
 

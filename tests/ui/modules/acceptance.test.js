@@ -103,8 +103,9 @@ describe("what a mark stands for", () => {
     const dot = svgs[0].querySelector("circle");
     point(dot, "click");
     point(svgs[1].querySelector("circle"), "pointerover");
-    point(svgs[1], "pointerleave");
     expect([hint(), made.values.held]).toEqual(["Pinned: two", true]);
+    point(svgs[1], "pointerleave");
+    expect(hint()).toBe("Pinned: two");
     point(dot, "click");
     expect([hint(), made.values.held]).toEqual(["", false]);
   });

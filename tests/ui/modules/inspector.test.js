@@ -191,7 +191,7 @@ describe("copying", () => {
 
   it("ends with the text where the selection reaches into what is below", () => {
     const { text, one } = shown();
-    getSelection().setBaseAndExtent(text.children[2].firstChild, 0, one(".caption"), 0);
+    getSelection().setBaseAndExtent(text.children[2].firstChild, 0, one(".caption").firstChild, 3);
     expect(copied(text)).toEqual([true, { "text/plain": "<e>\u00a0\n" }]);
   });
 
@@ -203,7 +203,7 @@ describe("copying", () => {
 
   it("is done by a button, or prepared where the clipboard is closed", async () => {
     vi.useFakeTimers();
-    const { one, note } = shown();
+    const { one, note, end } = shown();
     const words = [];
     vi.stubGlobal("navigator", { clipboard: { writeText: async (given) => words.push(given) } });
     one("button").click();
@@ -216,6 +216,8 @@ describe("copying", () => {
     await vi.advanceTimersByTimeAsync(100);
     expect(note()).toBe("Selected; copy it with your keys.");
     expect(getSelection().toString()).toBe(TEXT);
+    end();
+    expect(vi.getTimerCount()).toBe(0);
   });
 });
 
