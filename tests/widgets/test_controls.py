@@ -130,7 +130,7 @@ def test_all_that_is_in_force_is_shown(bench: Bench) -> None:
         "Model": "tiny",
         "Mode": "mtp",
         "Depth": BY_ITSELF,
-        "endpoint": False,
+        "serve the endpoint": False,
         "Scheduler": "cooperative",
         "allow mtp_cohort_experimental": False,
         "width": 8,
@@ -159,7 +159,7 @@ def test_they_follow_what_others_change(bench: Bench) -> None:
     )
     bench.look()
     fields = bench.fields()
-    assert [fields[n] for n in ("Model", "Mode", "Scheduler", "Depth", "endpoint")] == [
+    assert [fields[n] for n in ("Model", "Mode", "Scheduler", "Depth", "serve the endpoint")] == [
         "of /my/folder",
         "ar",
         "serial",
