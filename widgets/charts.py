@@ -103,7 +103,7 @@ def by_depth(view: AcceptanceView) -> Chart:
         return empty("by_depth", title, "no drafts yet")
     most = max(share.drafted for share in view.by_depth)
     step = BROAD / len(view.by_depth)
-    marks: list[Mark] = [*floor(), Words(LEFT - 4, TOP + 4, f"{most}", "end", "muted")]
+    marks: list[Mark] = [*floor(), Words(LEFT - 4, TOP + 4, short(most), "end", "muted")]
     for n, share in enumerate(view.by_depth):
         x, width = LEFT + step * (n + 0.15), step * 0.7
         drafted, accepted = (TALL * k / most for k in (share.drafted, share.accepted))
@@ -251,6 +251,13 @@ def _told(moment: Moment) -> str:
 
 def _when(moment: Moment, span: float) -> float:
     return LEFT + BROAD * (moment.start + moment.seconds / 2) / span
+
+
+def short(count: int) -> str:
+    """A count in no more letters than stand beside an axis: 9999, 14.8k, 1.48M."""
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1e3:.3g}k" if count < 999_500 else f"{count / 1e6:.3g}M"
 
 
 def heading(text: str) -> Words:

@@ -61,7 +61,6 @@ function draw({ model, el }, hold) {
   const strip = focusable(element("canvas", "strip", root));
   strip.setAttribute("role", "slider");
   strip.setAttribute("aria-label", "Cycles");
-  strip.setAttribute("aria-valuetext", "none chosen");
   const detail = element("p", "hint", root);
   const say = voice(root);
 
@@ -81,12 +80,21 @@ function draw({ model, el }, hold) {
     return parts;
   }
 
+  // Where the strip stands, for screen readers.
+  function slide() {
+    const { cycles } = state;
+    const first = cycles[0]?.[0] ?? 0;
+    strip.setAttribute("aria-valuemin", first);
+    strip.setAttribute("aria-valuemax", cycles.at(-1)?.[0] ?? 0);
+    strip.setAttribute("aria-valuenow", cycles[pinned]?.[0] ?? first);
+    strip.setAttribute("aria-valuetext", pinned < 0 ? "none chosen" : detail.textContent);
+  }
+
   function pin(number) {
     pinned = number;
     hold(pinned >= 0);
     const [part] = tell();
-    strip.setAttribute("aria-valuenow", state.cycles[pinned]?.[0] ?? state.cycles[0]?.[0] ?? 0);
-    strip.setAttribute("aria-valuetext", pinned < 0 ? "none chosen" : detail.textContent);
+    slide();
     if (!part) return;
     const place = part.getBoundingClientRect();
     const room = text.getBoundingClientRect();
@@ -131,18 +139,13 @@ function draw({ model, el }, hold) {
     summary.textContent = state.summary;
     showText(before.pieces, state.pieces);
     if (JSON.stringify(before.counts) !== JSON.stringify(state.counts)) showLegend();
-    strip.setAttribute("aria-valuemin", state.cycles[0]?.[0] ?? 0);
-    strip.setAttribute("aria-valuemax", state.cycles.at(-1)?.[0] ?? 0);
-    if (!strip.hasAttribute("aria-valuenow")) strip.setAttribute("aria-valuenow", 0);
     const number = before.cycles[pinned]?.[0];
     const other = before.request !== state.request;
     const found = other ? -1 : state.cycles.findIndex((cycle) => cycle[0] === number);
-    if (found === pinned) tell();
-    else if (found < 0) pin(-1);
-    else {
-      pinned = found;
-      tell();
-    }
+    if (found < 0 && pinned >= 0) pin(-1);
+    pinned = found;
+    tell();
+    slide();
   }
 
   function noted(words) {

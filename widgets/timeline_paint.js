@@ -113,11 +113,12 @@ function paintLabels(scene) {
       paint.fillStyle = colour(id === chosen ? "focus" : "text");
       paint.fillText(shortened(state.lines.get(id)?.label ?? id, gutter - 12, broad), 4, y);
     } else if (high >= READABLE) {
-      const most = gutter + wide - broad(band[0]) - 4;
+      const heading = shortened(band[0], wide - 8, broad);
+      const most = gutter + wide - broad(heading) - 4;
       const x = Math.max(gutter + 4, Math.min(toX(band[3]) + 4, most));
       clipped(paint, gutter, TOP, wide, scene.floor, () => {
         paint.fillStyle = colour("muted");
-        paint.fillText(band[0], x, y);
+        paint.fillText(heading, x, y);
       });
     }
   });

@@ -145,11 +145,24 @@ def test_committed_outputs_need_no_kernel_and_hold_no_noise(path: Path) -> None:
             assert not re.search(r"\w*Warning|\d%\||\dit/s|<IPython", said), cell.source
 
 
+def tokens_in(outputs: str) -> list[str]:
+    """Words of a token's length, those within pictures aside."""
+    drawn = len(secrets.token_urlsafe(32))
+    words = re.sub(r"(base64,|\"image/png\": \")[\w+/=\\]+", "", outputs)
+    return re.findall(rf"(?<![\w-])[\w-]{{{drawn}}}(?![\w-])", words)
+
+
+def test_a_token_is_found_beside_a_picture() -> None:
+    token = secrets.token_urlsafe(32)
+    outputs = {"image/png": "A" * 43 + "+", "text/html": f"<img src='data:;base64,{'B' * 43}'>"}
+    assert tokens_in(json.dumps(outputs)) == []
+    assert tokens_in(json.dumps(outputs | {"text/plain": f"token {token}"})) == [token]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_committed_notebook_holds_no_token(path: Path) -> None:
-    drawn = len(secrets.token_urlsafe(32))
     outputs = json.dumps([cell.get("outputs") for cell in json.loads(path.read_text())["cells"]])
-    assert not re.findall(rf"(?<![\w-])[\w-]{{{drawn}}}(?![\w-])", outputs)
+    assert not tokens_in(outputs)
 
 
 def test_demo_prints_sources_and_outputs_in_order() -> None:

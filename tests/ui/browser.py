@@ -37,6 +37,7 @@ RUN = """async ([number, wait]) => {
 STATE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 WIDER = """() => [...document.querySelectorAll(".jp-OutputArea-output *")]
   .filter((part) => part.clientWidth > 0 && getComputedStyle(part).display !== "inline")
+  .filter((part) => !part.ownerSVGElement)
   .filter((part) => getComputedStyle(part).overflowX === "visible")
   .filter((part) => part.scrollWidth > part.clientWidth + 1 && part.tagName !== "CANVAS")
   .map((part) => `${part.tagName}.${part.getAttribute("class")}: `

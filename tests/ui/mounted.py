@@ -44,6 +44,11 @@ WIDER = """() => document.documentElement.scrollWidth > document.documentElement
   : [...document.querySelectorAll("#here *")]
     .filter((part) => part.getBoundingClientRect().right > innerWidth + 1)
     .map((part) => `${part.tagName}.${part.getAttribute("class")}`)"""
+CUT_OFF = """() => [...document.querySelectorAll("#here svg text")].filter((text) => {
+  const [place, all] = [text.getBBox(), text.ownerSVGElement.viewBox.baseVal];
+  return place.x < 0 || place.y < 0
+    || place.x + place.width > all.width || place.y + place.height > all.height;
+}).map((text) => text.textContent)"""
 
 
 class Mounted:
@@ -120,8 +125,8 @@ class Mounted:
         return int(self.page.evaluate("() => Math.round(scrollY)"))
 
     def wider_than_the_window(self) -> list[str]:
-        """What reaches out of the window."""
-        found: list[str] = self.page.evaluate(WIDER)
+        """What reaches out of the window, and words that reach out of their chart."""
+        found: list[str] = self.page.evaluate(WIDER) + self.page.evaluate(CUT_OFF)
         return found
 
     def close(self) -> None:

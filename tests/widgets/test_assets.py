@@ -39,6 +39,7 @@ def test_a_script_needs_nothing_else_and_names_nothing_twice(view: str) -> None:
     names = NAMES.findall(text)
     assert len(names) == len(set(names))
     assert "export function render" not in text, "anywidget warns of it"
+    assert "HTML" not in text, "what models and clients say is text"
 
 
 @pytest.mark.parametrize("view", VIEWS)

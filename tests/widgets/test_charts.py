@@ -25,6 +25,7 @@ from mtplx_kernel.widgets.charts import (
     chosen_depths,
     costs,
     over_time,
+    short,
 )
 from mtplx_kernel.widgets.palette import SHADES
 from mtplx_kernel.widgets.rates import AcceptanceView, CostPoint, Moment, Share
@@ -129,3 +130,11 @@ def test_a_long_curve_keeps_the_chosen_point_inside() -> None:
     view = AcceptanceView(1, 1, 1, depths=((9, 1),), costs=(CostPoint(1, 2.0), CostPoint(4, 3.0)))
     (chosen,) = (m for m in costs(view).marks if isinstance(m, Dot) and m.role == "correction")
     assert (chosen.x, chosen.hint) == (LEFT + BROAD, "depth 9.0: 3 ms")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(7, "7"), (9999, "9999"), (14_800, "14.8k"), (999_499, "999k"), (999_500, "1M")],
+)
+def test_counts_are_short_beside_an_axis(count: int, said: str) -> None:
+    assert short(count) == said

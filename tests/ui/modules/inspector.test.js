@@ -143,6 +143,7 @@ describe("a cycle", () => {
 
   it("is chosen by keys, and kept by a message", () => {
     const { made, strip, hint } = shown();
+    expect(strip.getAttribute("aria-valuenow")).toBe("1");
     expect(strip.getAttribute("aria-valuetext")).toBe("none chosen");
     press(strip, "End");
     expect(strip.getAttribute("aria-valuenow")).toBe("2");

@@ -98,7 +98,8 @@ describe("what is drawn", () => {
     const marks = Array.from({ length: 100 }, (_, n) => ["decode", n, 0.6, 0.5, 0.3]);
     made.send(live({ end: 100 }, [{ ...LINES[1], marks }]));
     const decoded = painted.filter(([, fill]) => fill === "--mtplx-decode");
-    expect(decoded.filter(([name]) => name === "fillRect").length).toBe(60); // the last sixty seconds are followed
+    // The last sixty seconds are followed.
+    expect(decoded.filter(([name]) => name === "fillRect").length).toBe(60);
   });
 
   test("nothing before the first message", () => {
