@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 from tests.ui.environment import installed_browser
 from tests.ui.lab import Lab
@@ -34,7 +34,6 @@ RUN = """async ([number, wait]) => {
   const done = app.commands.execute("notebook:run-cell");
   if (wait) await done;
 }"""
-STATE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 WIDER = """() => [...document.querySelectorAll(".jp-OutputArea-output *")]
   .filter((part) => part.clientWidth > 0 && getComputedStyle(part).display !== "inline")
   .filter((part) => !part.ownerSVGElement)
@@ -102,17 +101,22 @@ class Notebook:
         """Do what a menu entry does."""
         self.page.evaluate("(name) => window.jupyterapp.commands.execute(name)", name)
 
-    def status(self) -> str:
-        """What the kernel does: idle, busy, ..."""
-        return str(self.page.evaluate(STATE))
+    def running(self, number: int) -> bool:
+        """Whether a cell runs or waits for its turn.
 
-    def wait_until_idle(self) -> None:
-        """Wait for the end of what runs."""
-        self.page.wait_for_function(f"() => ({STATE})() === 'idle'", timeout=CELL_MS)
+        The kernel's status does not tell: what it does for a view meanwhile leaves it idle.
+        """
+        prompt = self._cell(number).locator(".jp-InputArea-prompt")
+        return "*" in prompt.inner_text()
+
+    def wait_for_end(self, number: int) -> None:
+        """Wait until a cell has run."""
+        prompt = self._cell(number).locator(".jp-InputArea-prompt")
+        expect(prompt).not_to_contain_text("*", timeout=CELL_MS)
 
     def output(self, number: int) -> Locator:
         """What a cell shows."""
-        return self.page.locator(".jp-Notebook .jp-Cell").nth(number).locator(".jp-OutputArea")
+        return self._cell(number).locator(".jp-OutputArea")
 
     def text(self, number: int) -> str:
         """What a cell shows, as text."""
@@ -122,6 +126,9 @@ class Notebook:
         """Parts of outputs that reach out of their place."""
         found: list[Any] = self.page.evaluate(WIDER)
         return [str(part) for part in found]
+
+    def _cell(self, number: int) -> Locator:
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(number)
 
     def _note(self, message: ConsoleMessage) -> None:
         if message.type == "error":

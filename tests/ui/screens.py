@@ -30,7 +30,7 @@ def take(folder: Path) -> None:
                 page.wait_for_timeout(SOME_MS)
                 for name, view in views.items():
                     view.screenshot(path=folder / f"view-{name}-{theme}.png")
-                notebook.wait_until_idle()
+                notebook.wait_for_end(EIGHT)
 
 
 if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():

@@ -68,9 +68,9 @@ def test_all_views_are_drawn_and_follow_what_runs(notebook: Notebook) -> None:
     notebook.run(EIGHT, wait=False)
     wait_until_running(notebook, 2)
     during = canvas.evaluate(HASH)
-    assert notebook.status() == "busy"
+    assert notebook.running(EIGHT)
     assert during != before[0]
-    notebook.wait_until_idle()
+    notebook.wait_for_end(EIGHT)
     notebook.page.wait_for_timeout(1500)
     after = (canvas.evaluate(HASH), told.inner_text())
     assert after[0] != during
@@ -104,7 +104,7 @@ def test_a_cell_is_interrupted_while_all_is_shown(notebook: Notebook) -> None:
     notebook.run(LONG, wait=False)
     wait_until_running(notebook, 1)
     notebook.command("notebook:interrupt-kernel")
-    notebook.wait_until_idle()
+    notebook.wait_for_end(LONG)
     assert "Interrupted after" in notebook.text(LONG)
     assert notebook.errors == []
 
@@ -112,7 +112,7 @@ def test_a_cell_is_interrupted_while_all_is_shown(notebook: Notebook) -> None:
 def test_a_request_is_cancelled_from_the_queue_while_its_cell_runs(notebook: Notebook) -> None:
     notebook.run(LONG, wait=False)
     notebook.output(SHOW).get_by_role("button", name="(decoding)").click()
-    notebook.wait_until_idle()
+    notebook.wait_for_end(LONG)
     assert "<cancelled: " in notebook.text(LONG)
     assert notebook.errors == []
 
@@ -201,8 +201,8 @@ def test_at_rest_a_picture_takes_its_place_and_the_next_run_wakes_it(notebook: N
         picture.wait_for()
         notebook.run(EIGHT, wait=False)
         canvas.wait_for()
-        assert notebook.status() == "busy"
-        notebook.wait_until_idle()
+        assert notebook.running(EIGHT)
+        notebook.wait_for_end(EIGHT)
     picture.wait_for()
     assert canvas.count() == 0
     assert notebook.errors == []
