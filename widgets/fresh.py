@@ -8,6 +8,7 @@ import anywidget
 import traitlets
 
 from mtplx_kernel.widgets.pump import Pump
+from mtplx_kernel.widgets.subshell import heard_while_busy
 
 
 class FreshWidget(anywidget.AnyWidget):
@@ -25,6 +26,7 @@ class FreshWidget(anywidget.AnyWidget):
     def __init__(self, interval_s: float) -> None:
         self._pump = Pump(self.refresh, interval_s)
         super().__init__()
+        heard_while_busy(self)
 
     def refresh(self) -> bool:
         """Send what is new; whether there was anything."""
