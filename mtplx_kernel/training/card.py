@@ -46,7 +46,7 @@ def write(metrics: dict[str, Any], model: Path) -> str:
 
 
 def _width(width: int | None) -> str:
-    return "" if width is None else f", with a feed-forward layer of {width} columns,"
+    return "" if width is None else f", with a feed-forward layer of {width:,} columns,"
 
 
 def _acceptance(evaluation: list[dict[str, Any]]) -> list[str]:

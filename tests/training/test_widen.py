@@ -55,7 +55,7 @@ def test_a_distillation_widens_what_it_begins_with(tmp_path: Path) -> None:
     # The new columns have learnt something.
     assert mx.abs(made.mlp.down_proj.weight[:, now:]).max() > 0
     told = " ".join((second / "README.md").read_text().split())
-    assert f"a feed-forward layer of {now + 64} columns" in told
+    assert f"a feed-forward layer of {now + 64:,} columns" in told
     assert "the chance of acceptance at temperature 0.5" in told
 
 
