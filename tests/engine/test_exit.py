@@ -37,9 +37,9 @@ WAITS = """
 import sys, mtplx_kernel as mk
 from mtplx_kernel.engine import owner
 real = owner.load
-def load(*model):
+def load(*model, **told):
     print("loading", flush=True)
-    return real(*model)
+    return real(*model, **told)
 owner.load = load
 engine = mk.load(sys.argv[1])
 print("loaded", flush=True)

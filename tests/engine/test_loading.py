@@ -223,10 +223,10 @@ def test_an_interrupted_load_lets_go_of_everything(
     gc.collect()
     memory, threads, gate, load = mx.get_active_memory(), owner_threads(), Gate(), owner_module.load
 
-    def interrupted(*model: Any) -> Any:
+    def interrupted(*model: Any, **told: Any) -> Any:
         interrupt_main_thread()
         gate(0, "")
-        return load(*model)
+        return load(*model, **told)
 
     monkeypatch.setattr(owner_module, "load", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:

@@ -1,8 +1,8 @@
-"""`python -m tests.ui.screens FOLDER`: all views in JupyterLab while eight requests run."""
+"""Takes pictures of all views in JupyterLab while eight requests run, light and dark."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,6 +12,16 @@ from tests.ui.story import EIGHT, begin, cells, wait_until_running
 
 WINDOW = {"width": 1100, "height": 1600}
 TOKENS = 160
+LONG_ANSWERS = (
+    "Write a long story about a lighthouse.",
+    "Explain how bread is made, step by step.",
+    "Write a Python class for a bank account, with comments.",
+    "Describe the seasons of the year in four paragraphs.",
+    "Count from one to fifty in words.",
+    "Write a letter to a friend about a long journey.",
+    "List twenty animals, with a sentence about each.",
+    "Explain the water cycle to a child, in detail.",
+)
 SOME_MS = 4000
 """How long the eight have run when the pictures are taken."""
 
@@ -21,7 +31,7 @@ def take(folder: Path) -> None:
     with browser() as chromium, TemporaryDirectory() as place:
         for theme in ("light", "dark"):
             with Lab(Path(place) / theme, dark=theme == "dark") as lab:
-                lab.write("views.ipynb", cells(TOKENS))
+                lab.write("views.ipynb", cells(TOKENS, LONG_ANSWERS))
                 page = chromium.new_context(viewport=WINDOW, device_scale_factor=2).new_page()
                 notebook = Notebook(page, lab, "views.ipynb")
                 views = begin(notebook)
@@ -33,6 +43,15 @@ def take(folder: Path) -> None:
                 notebook.wait_for_end(EIGHT)
 
 
-if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-    sys.exit("usage: python -m tests.ui.screens FOLDER")
-take(Path(sys.argv[1]))
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ui.screens", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the pictures go; it must exist")
+    chosen = parser.parse_args()
+    if not chosen.folder.is_dir():
+        parser.error(f"{chosen.folder} is no folder")
+    take(chosen.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ PROMPTS = (
 LOAD, SHOW, EIGHT, LONG, ASK, PEEK, SAID, BACK, OFF = range(9)
 
 
-def cells(max_tokens: int) -> list[str]:
+def cells(max_tokens: int, prompts: Sequence[str] = PROMPTS) -> list[str]:
     """The notebook's cells, by the numbers above; so long may the answers to the eight be."""
-    eight = "\n---\n".join(PROMPTS)
+    eight = "\n---\n".join(prompts)
     return [
         "%load_ext mtplx_kernel\n%mtplx load smollm2-135m --scheduler mtp_batch --width 8",
         "%mtplx show all --live",
