@@ -14,6 +14,7 @@ from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 
 from mtplx_kernel.heads.base import Head, Shared, Tap
+from mtplx_kernel.heads.one_row import project
 
 MOST_SIZE = 2**24
 """No model is larger in any of its sizes; products of larger ones are no array's shape."""
@@ -137,7 +138,8 @@ class MLP(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """Shape (..., hidden) to the same."""
-        return self.down_proj(nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = project(x, self.gate_proj.weight), project(x, self.up_proj.weight)
+        return project(nn.silu(gate) * up, self.down_proj.weight)
 
 
 class DistilledHead(Head):
@@ -215,7 +217,7 @@ class DistilledHead(Head):
         """What the first pass takes for the hidden state: (..., taps * hidden) to (..., hidden)."""
         states = mx.split(features, len(self.tap_norms), axis=-1)
         normed = [norm(state) for norm, state in zip(self.tap_norms, states, strict=True)]
-        return self.fuse(mx.concatenate(normed, axis=-1))
+        return project(mx.concatenate(normed, axis=-1), self.fuse.weight)
 
     def joined(self, hidden: mx.array, embedded: mx.array) -> mx.array:
         """The block's input, from hidden states and embeddings of the tokens after them."""
@@ -256,5 +258,5 @@ def draft_logits(rows: Mapping[str, Any], hidden: mx.array, columns: int | None 
             **rows["packing"],
         )
     else:
-        logits = hidden @ rows["weight"].T
+        logits = project(hidden, rows["weight"])
     return logits + rows["bias"] if "bias" in rows else logits

@@ -36,7 +36,9 @@ class Terminal:
         """Wait for the next prompt; what was shown before it, without continuation marks."""
         self.child.expect_exact(f"In [{self.count}]: ")
         shown: str = self.child.before
-        return shown.replace("\r\n", "\n").replace("   ...: ", "").strip()
+        shown = shown.replace("\r\n", "\n").replace("   ...: ", "")
+        # What a slow machine has drawn and wiped out meanwhile.
+        return re.sub(r"[^\n\r]*\r", "", shown).strip()
 
     def run(self, *lines: str) -> str:
         self.child.sendline("\n".join(lines))
