@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-SHARE = 0.01
+SHARE = 0.003
 """Of a processor's time, so much is spent on one view, and more only by looks that take long."""
 IDLE_S = 0.5
 """How long to wait while nothing changes."""

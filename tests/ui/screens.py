@@ -53,5 +53,4 @@ def main() -> None:
     take(chosen.folder)
 
 
-if __name__ == "__main__":
-    main()
+main()
