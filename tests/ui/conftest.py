@@ -1,4 +1,8 @@
-"""One browser and one JupyterLab for all tests here; without a browser they are skipped."""
+"""A browser and a JupyterLab for each file of tests; without a browser they are skipped.
+
+Not for all: while a browser is open, playwright's event loop runs in the thread of the tests, and
+no other test in it could call `asyncio.run`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from tests.ui.lab import Lab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser."""
     pytest.importorskip("playwright", reason="playwright is not installed: make ui brings it")
@@ -27,7 +31,7 @@ def chromium() -> Iterator[Browser]:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A server; the browser comes first, so that none is started in vain."""
     from tests.ui.lab import Lab

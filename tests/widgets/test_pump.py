@@ -86,7 +86,7 @@ def test_one_that_never_began_can_be_stopped() -> None:
 
 @pytest.mark.parametrize(
     ("spent", "changed", "pause"),
-    [(0.001, True, 0.2), (0.001, False, 0.5), (0.015, True, 1.5), (0.5, True, 3.0)],
+    [(0.0003, True, 0.2), (0.0003, False, 0.5), (0.003, True, 1.0), (0.5, True, 3.0)],
 )
 def test_it_rests_longer_after_much_work_or_none(
     spent: float, changed: bool, pause: float, monkeypatch: pytest.MonkeyPatch
