@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 SHARE = 0.003
 """Of a processor's time, so much is spent on one view, and more only by looks that take long."""
@@ -61,6 +64,7 @@ class Pump:
                 changed = self._called()
             except Exception as error:  # nobody waits for it who could be told
                 self.failure = f"{type(error).__name__}: {error}"
+                logger.error("a view is no longer kept fresh: %s", self.failure)
                 return
             if changed is None:
                 return

@@ -56,7 +56,7 @@ def test_it_ends_with_its_view() -> None:
     assert pump.failure is None
 
 
-def test_a_failure_ends_it_and_is_told() -> None:
+def test_a_failure_ends_it_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> bool:
         raise ValueError("no luck")
 
@@ -65,6 +65,7 @@ def test_a_failure_ends_it_and_is_told() -> None:
     pump.start()
     assert ended(pump)
     assert pump.failure == "ValueError: no luck"
+    assert caplog.messages == ["a view is no longer kept fresh: ValueError: no luck"]
 
 
 def test_a_view_may_stop_it_from_inside() -> None:
